@@ -1,0 +1,1 @@
+"""Two results -> mismatches: pairing leaves, streaming statistics, and the judgement on each leaf."""

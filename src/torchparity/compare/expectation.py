@@ -1,0 +1,315 @@
+"""What a run is expected to give, leaf by leaf: built from eager, widened by the noise, held against a candidate."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from torchparity.compare.judgement import (
+    FloatJudgement,
+    Suspicion,
+    Tolerance,
+    judge_exact,
+    judge_float,
+    unravel,
+    value_at,
+)
+from torchparity.compare.leaves import Leaf, parts_of
+from torchparity.compare.statistics import ExactBaseline, FloatBaseline
+from torchparity.records import Kind, LeafReport, Mismatch, Status
+
+# Roles whose strides and aliasing a user of the model can see.
+LAYOUT_ROLES = ("output",)
+
+
+def tensor_of(value: Any) -> torch.Tensor | None:
+    """Return a leaf's value as a tensor, or None where it is not a number of any sort."""
+    if isinstance(value, torch.Tensor):
+        return value.detach()
+    if isinstance(value, np.ndarray | np.generic) and value.dtype.kind in "fiubc":
+        return torch.as_tensor(value)
+    if isinstance(value, float | complex):
+        return torch.tensor(value, dtype=torch.complex128 if isinstance(value, complex) else torch.float64)
+    if isinstance(value, bool | int):
+        return torch.tensor(value) if -(2**63) <= value < 2**63 else None
+    return None
+
+
+def is_float(dtype: torch.dtype) -> bool:
+    """Tell whether values of a dtype carry rounding (floats and complex numbers)."""
+    return dtype.is_floating_point or dtype.is_complex
+
+
+def aligned(leaf: Leaf) -> tuple[int, ...] | None:
+    """Strides that matter: those of dimensions with more than one element, of a tensor that has any."""
+    if leaf.strides is None or not isinstance(leaf.value, torch.Tensor) or leaf.value.numel() == 0:
+        return None
+    return tuple(
+        stride for stride, size in zip(leaf.strides, leaf.value.shape, strict=True) if size > 1
+    )
+
+
+class Expectation:
+    """One leaf of eager with everything known of it."""
+
+    def __init__(self, leaf: Leaf, reference: torch.Tensor | None, *, random: bool = False) -> None:
+        self.leaf = leaf
+        self.random = random
+        self.deterministic = True
+        # State that eager leaves alone needs no statistics unless a candidate writes to it.
+        self.parts = baselines_of(leaf, reference) if leaf.changed else {}
+
+    def add(self, sample: Leaf, *, amplitude: float = 1.0) -> None:
+        """Widen the expectation by one noise run (one whose leaf has another shape says nothing)."""
+        value = tensor_of(sample.value)
+        if value is None or not self.parts:
+            return
+        for suffix, part in parts_of(value):
+            baseline = self.parts.get(suffix)
+            if baseline is not None and comparable(baseline, part):
+                baseline.add(part, amplitude=amplitude)
+
+    def judge(self, candidate: Leaf, tolerance: Tolerance) -> LeafReport:
+        """Hold the candidate's leaf against this one."""
+        mismatches = list(compare_facts(self.leaf, candidate))
+        value = tensor_of(candidate.value)
+        expected = tensor_of(self.leaf.value)
+        if value is None or expected is None:
+            return self._report(mismatches)
+        judgements: list[tuple[str, FloatJudgement]] = []
+        wrong = 0
+        where: tuple[int, ...] | None = None
+        baselines = self.parts
+        if candidate.changed and not self.leaf.changed:
+            baselines = baselines_of(self.leaf, expected)
+        parts = dict(parts_of(value))
+        for suffix, baseline in baselines.items():
+            part = parts.get(suffix)
+            if part is None or not comparable(baseline, part):
+                continue
+            if isinstance(baseline, FloatBaseline):
+                judgement = judge_float(baseline, part, tolerance)
+                judgements.append((suffix, judgement))
+                mismatches += float_mismatches(baseline, part, judgement, tolerance)
+            else:
+                wrong, position = judge_exact(baseline, part)
+                if position is not None:
+                    where = unravel(position, baseline.shape)
+                    mismatches.append(exact_mismatch(baseline, part, wrong, position))
+        if mismatches and self.leaf.changed != candidate.changed:
+            words = {True: "written to", False: "left as it was"}
+            expected_word, actual_word = words[self.leaf.changed], words[candidate.changed]
+            mismatches.append(fact(Kind.MUTATION, "mutation", expected_word, actual_word))
+        return self._report(mismatches, judgements, wrong, where)
+
+    def _report(
+        self,
+        mismatches: list[Mismatch],
+        judgements: Iterable[tuple[str, FloatJudgement]] = (),
+        wrong: int = 0,
+        where: tuple[int, ...] | None = None,
+    ) -> LeafReport:
+        value = self.leaf.value
+        dtype = str(value.dtype) if isinstance(value, torch.Tensor) else type(value).__name__
+        shape = tuple(value.shape) if isinstance(value, torch.Tensor | np.ndarray) else ()
+        facts: dict[str, Any] = {}
+        ranked = sorted(judgements, key=lambda pair: -pair[1].score)
+        if ranked:
+            suffix, worst = ranked[0]
+            baseline = self.parts.get(suffix)
+            facts = {
+                "eager_error": worst.eager_error,
+                "candidate_error": worst.candidate_error,
+                "allowed": worst.allowed,
+                "score": worst.score,
+                "aggregate_score": max(judgement.aggregate_score for _, judgement in ranked),
+                "eager_rms_error": worst.eager_rms_error,
+                "candidate_rms_error": worst.candidate_rms_error,
+                "has_reference": isinstance(baseline, FloatBaseline) and baseline.has_reference,
+            }
+            wrong = sum(judgement.wrong_elements for _, judgement in ranked)
+            where = unravel(worst.position, baseline.shape if baseline else shape)
+        return LeafReport(
+            path=self.leaf.path,
+            role=self.leaf.role,
+            status=Status.DIFFERS if mismatches else Status.SAME,
+            dtype=dtype.removeprefix("torch."),
+            shape=shape,
+            where=where,
+            wrong_elements=wrong,
+            elements=int(np.prod(shape)) if shape else 1,
+            mismatches=tuple(sorted(mismatches, key=lambda mismatch: KIND_ORDER[mismatch.kind])),
+            **facts,
+        )
+
+    def suspicions(self, candidate: Leaf, tolerance: Tolerance) -> dict[str, Suspicion]:
+        """Return the suspicious elements of each float part that differs."""
+        value = tensor_of(candidate.value)
+        if value is None or not (self.leaf.changed and candidate.changed):
+            return {}
+        return {
+            suffix: Suspicion(baseline, part, tolerance)
+            for suffix, part in parts_of(value)
+            if isinstance(baseline := self.parts.get(suffix), FloatBaseline)
+            and comparable(baseline, part)
+        }
+
+
+KIND_ORDER = {kind: order for order, kind in enumerate(Kind)}
+
+
+def baselines_of(
+    leaf: Leaf, reference: torch.Tensor | None
+) -> dict[str, FloatBaseline | ExactBaseline]:
+    """Choose how each part of a leaf is judged: floats by noise, everything else exactly."""
+    value = tensor_of(leaf.value)
+    if value is None:
+        return {}
+    references = dict(parts_of(reference)) if reference is not None else {}
+    baselines: dict[str, FloatBaseline | ExactBaseline] = {}
+    for suffix, part in parts_of(value):
+        if not is_float(part.dtype):
+            baselines[suffix] = ExactBaseline(part)
+            continue
+        baseline = FloatBaseline(part, references.get(suffix))
+        if isinstance(leaf.value, float | complex):
+            # A Python number is nearly always the `.item()` of a float32 tensor.
+            baseline.epsilon = torch.finfo(torch.float32).eps
+        if baseline.has_reference:
+            baseline.add(part)  # Eager is itself one sample of correct rounding.
+        baselines[suffix] = baseline
+    return baselines
+
+
+def comparable(baseline: FloatBaseline | ExactBaseline, part: torch.Tensor) -> bool:
+    """Tell whether numbers can be held against each other at all."""
+    shape = tuple(torch.view_as_real(part).shape) if part.is_complex() else tuple(part.shape)
+    return shape == baseline.shape and is_float(part.dtype) == is_float(baseline.dtype)
+
+
+def compare_facts(expected: Leaf, actual: Leaf) -> Iterator[Mismatch]:
+    """Yield every difference that needs no numbers: type, dtype, shape, stride, alias, mutation."""
+    left, right = expected.value, actual.value
+    if isinstance(left, torch.Tensor) != isinstance(right, torch.Tensor) or (
+        (left is None) != (right is None)
+    ):
+        yield fact(Kind.STRUCTURE, "type", type(left).__name__, type(right).__name__)
+        return
+    if not isinstance(left, torch.Tensor):
+        if tensor_of(left) is None and not _equal(left, right):
+            yield fact(Kind.OBJECT, "value", repr(left), repr(right))
+        elif type(left) is not type(right):
+            yield fact(Kind.STRUCTURE, "type", type(left).__name__, type(right).__name__)
+        return
+    pairs = [
+        (Kind.LAYOUT, "layout", left.layout, right.layout),
+        (Kind.DEVICE, "device", left.device, right.device),
+        (Kind.DTYPE, "dtype", left.dtype, right.dtype),
+        (Kind.SHAPE, "shape", tuple(left.shape), tuple(right.shape)),
+    ]
+    if expected.role in LAYOUT_ROLES:
+        pairs.append((Kind.STRIDE, "stride", aligned(expected), aligned(actual)))
+        pairs.append((Kind.ALIAS, "aliases", expected.aliases, actual.aliases))
+        pairs.append(
+            (Kind.REQUIRES_GRAD, "requires_grad", expected.requires_grad, actual.requires_grad)
+        )
+    for kind, name, wanted, found in pairs:
+        if wanted != found:
+            yield fact(kind, name, str(wanted), str(found))
+            if kind is Kind.SHAPE:
+                return
+
+
+def fact(kind: Kind, name: str, expected: str, actual: str) -> Mismatch:
+    """Make a mismatch of two printable facts."""
+    return Mismatch(kind=kind, detail=name, expected=expected[:200], actual=actual[:200])
+
+
+def _equal(left: Any, right: Any) -> bool:
+    if type(left) is not type(right):
+        return False
+    if type(left).__eq__ is object.__eq__:
+        return True  # Two objects of one class without values of their own to compare.
+    try:
+        return bool(left == right)
+    except (TypeError, ValueError, RuntimeError):
+        return False
+
+
+def float_mismatches(
+    baseline: FloatBaseline, part: torch.Tensor, judgement: FloatJudgement, tolerance: Tolerance
+) -> list[Mismatch]:
+    """Turn a float judgement into mismatches."""
+    found = []
+    eager = baseline.eager.reshape(baseline.shape)
+    if judgement.nonfinite_position is not None:
+        found.append(_at(Kind.NONFINITE, "not finite", eager, part, judgement.nonfinite_position))
+    if judgement.score > tolerance.threshold:
+        found.append(_at(Kind.VALUE, "value", eager, part, judgement.position))
+    elif judgement.aggregate_score > tolerance.threshold:
+        found.append(Mismatch(kind=Kind.BIAS, detail=judgement.aggregate))
+    return found
+
+
+def exact_mismatch(
+    baseline: ExactBaseline, part: torch.Tensor, wrong: int, position: int
+) -> Mismatch:
+    """Turn wrong integers into a mismatch."""
+    return _at(Kind.INTEGER, f"{wrong} elements", baseline.eager, part, position)
+
+
+def _at(
+    kind: Kind, detail: str, expected: torch.Tensor, actual: torch.Tensor, position: int
+) -> Mismatch:
+    return Mismatch(
+        kind=kind,
+        detail=detail,
+        where=unravel(position, tuple(expected.shape)),
+        expected=f"{value_at(expected, position):.9g}",
+        actual=f"{value_at(actual, position):.9g}",
+    )
+
+
+@dataclass
+class Comparison:
+    """The reports of all leaves of one candidate run, the ones that are missing or too many included."""
+
+    reports: dict[str, LeafReport]
+
+    @property
+    def differing(self) -> list[str]:
+        """Paths of the leaves that differ."""
+        return [path for path, report in self.reports.items() if report.status is Status.DIFFERS]
+
+
+def compare_all(
+    expectations: Mapping[str, Expectation], candidate: Mapping[str, Leaf], tolerance: Tolerance
+) -> Comparison:
+    """Pair the leaves of a candidate run with what is expected, and judge each pair."""
+    reports = {}
+    for path, expectation in expectations.items():
+        leaf = candidate.get(path)
+        if leaf is not None:
+            reports[path] = expectation.judge(leaf, tolerance)
+        elif expectation.leaf.value is not None:
+            reports[path] = _lonely(expectation.leaf, expected="present", actual="missing")
+    for path, leaf in candidate.items():
+        if path not in expectations and leaf.value is not None:
+            reports[path] = _lonely(leaf, expected="absent", actual="present")
+    return Comparison(reports)
+
+
+def _lonely(leaf: Leaf, *, expected: str, actual: str) -> LeafReport:
+    value = leaf.value
+    return LeafReport(
+        path=leaf.path,
+        role=leaf.role,
+        status=Status.DIFFERS,
+        dtype=str(getattr(value, "dtype", type(value).__name__)).removeprefix("torch."),
+        shape=tuple(getattr(value, "shape", ())),
+        mismatches=(fact(Kind.STRUCTURE, "leaf", expected, actual),),
+    )

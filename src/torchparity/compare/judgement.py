@@ -1,0 +1,272 @@
+"""The judgement on one float or integer leaf: numbers first, no words.
+
+Every score is in noise units: 1 is the typical distance of a correct run from the truth, and the
+one threshold (`THRESHOLD`, derived in docs/design/threshold.md) separates rounding from error.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+
+from torchparity.compare.statistics import PROFILE_TERMS, ExactBaseline, FloatBaseline, as_real, matrix
+
+THRESHOLD = 12.0
+# A compiler may be biased by one float32 rounding in everything it does (another exp, another
+# order of a sum); roundings in the leaf's own dtype average out over the terms of a sum.
+FLOAT32_ROUNDING = 2.0**-23
+# An element is forgiven where a run with amplified noise went this share of the way at least.
+ENVELOPE = 0.67
+# Noise that came this far may come all the way in another run.
+APPROACH = 0.25
+# Share of the suspicious elements that amplified runs may leave unreached.
+UNREACHED = 0.02
+
+
+@dataclass(frozen=True, kw_only=True)
+class FloatJudgement:
+    """What one float leaf of the candidate looks like against its baseline."""
+
+    score: float
+    position: int
+    allowed: float
+    eager_error: float
+    candidate_error: float
+    wrong_elements: int
+    nonfinite_position: int | None
+    aggregate: str
+    aggregate_score: float
+    eager_rms_error: float
+    candidate_rms_error: float
+
+
+@dataclass
+class Tolerance:
+    """What an element may be off: the noise, or a fixed share of the leaf's scale if a person insists."""
+
+    threshold: float = THRESHOLD
+    relative: float | None = None
+
+    def allowance(self, baseline: FloatBaseline, rows: slice, columns: slice) -> torch.Tensor:
+        """Return the size of one unit of score for each element of a block."""
+        if self.relative is None:
+            return baseline.allowance(rows, columns)
+        scale = baseline.block(rows, columns).abs().clamp_(min=baseline.rms())
+        return scale.mul_(self.relative / self.threshold)
+
+
+def judge_float(
+    baseline: FloatBaseline, candidate: torch.Tensor, tolerance: Tolerance
+) -> FloatJudgement:
+    """Compare a candidate with the truth: element by element, by position of NaN and Inf, and in aggregate."""
+    values = matrix(candidate, baseline.layout)
+    score, allowed, position, wrong = 0.0, 0.0, 0, 0
+    nonfinite_position: int | None = None
+    squares = 0.0
+    for rows, columns in baseline.layout.blocks(baseline.device):
+        difference = baseline.difference(values, rows, columns)
+        if baseline.truth is not None or not bool(torch.isfinite(difference).all()):
+            difference, bad = _nonfinite(baseline, values, rows, columns)
+            if nonfinite_position is None and bool(bad.any()):
+                nonfinite_position = _position(baseline, rows, columns, int(bad.int().argmax()))
+        distance = difference.abs_()
+        squares += float(distance.square().sum(dtype=torch.float64))
+        unit = tolerance.allowance(baseline, rows, columns)
+        ratio = torch.where(distance == 0, 0.0, distance / unit)
+        wrong += int((ratio > tolerance.threshold).sum())
+        worst = int(ratio.argmax()) if ratio.numel() else 0
+        if ratio.numel() and float(ratio.flatten()[worst]) > score:
+            score = float(ratio.flatten()[worst])
+            allowed = float(unit.flatten()[worst]) * tolerance.threshold
+            position = _position(baseline, rows, columns, worst)
+    aggregate, aggregate_score = ("", 0.0)
+    if tolerance.relative is None:
+        aggregate, aggregate_score = judge_aggregates(baseline, candidate)
+    row, column = divmod(position, max(1, baseline.layout.columns))
+    eager_error, candidate_error = 0.0, 0.0
+    if baseline.layout.total:
+        spot = (slice(row, row + 1), slice(column, column + 1))
+        eager_error = abs(float(baseline.difference(baseline.eager, *spot)))
+        candidate_error = abs(float(baseline.difference(values, *spot)))
+    return FloatJudgement(
+        score=score,
+        position=position,
+        allowed=allowed,
+        eager_error=eager_error,
+        candidate_error=candidate_error,
+        wrong_elements=wrong,
+        nonfinite_position=nonfinite_position,
+        aggregate=aggregate,
+        aggregate_score=aggregate_score,
+        eager_rms_error=eager_rms_error(baseline),
+        candidate_rms_error=math.sqrt(squares / max(1, baseline.layout.total)),
+    )
+
+
+def _position(baseline: FloatBaseline, rows: slice, columns: slice, inside: int) -> int:
+    width = min(columns.stop, baseline.layout.columns) - columns.start
+    row, column = divmod(inside, width)
+    return (rows.start + row) * baseline.layout.columns + columns.start + column
+
+
+def _nonfinite(
+    baseline: FloatBaseline, values: torch.Tensor, rows: slice, columns: slice
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return (difference where both are finite, else 0; where NaN or Inf stands wrongly).
+
+    An element that is not finite must be what eager or the truth is at that place. A finite
+    element where eager overflowed is judged against the truth like any other.
+    """
+    candidate = values[rows, columns].double()
+    eager = baseline.eager[rows, columns].double()
+    if baseline.truth is not None:
+        truth = baseline.truth[rows, columns]
+    elif baseline.correction is not None:
+        truth = eager + baseline.correction[rows, columns].double()
+    else:
+        truth = eager
+    both = torch.isfinite(candidate) & torch.isfinite(truth)
+    alike = _identical(candidate, eager) | _identical(candidate, truth)
+    bad = ~both & ~alike
+    if baseline.noise_nonfinite is not None:
+        bad &= ~baseline.noise_nonfinite[rows, columns]
+    difference = torch.where(both & ~alike, candidate - truth, 0.0)
+    return difference.to(baseline.work), bad
+
+
+def _identical(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
+    return (left == right) | (left.isnan() & right.isnan())
+
+
+def eager_rms_error(baseline: FloatBaseline) -> float:
+    """Root mean square of eager minus truth."""
+    if baseline.correction is not None:
+        total = float(baseline.correction.square().sum(dtype=torch.float64))
+        return math.sqrt(total / max(1, baseline.layout.total))
+    total = 0.0
+    if baseline.truth is not None:
+        for rows, columns in baseline.layout.blocks(baseline.device):
+            difference = baseline.difference(baseline.eager, rows, columns)
+            total += float(difference.square().sum(dtype=torch.float64))
+    return math.sqrt(total / max(1, baseline.layout.total))
+
+
+def judge_aggregates(baseline: FloatBaseline, candidate: torch.Tensor) -> tuple[str, float]:
+    """Return the name and score of the aggregate that is worst: a mean, a scale, a row's or a column's."""
+    worst, worst_score = "", 0.0
+    if baseline.layout.total < PROFILE_TERMS or not baseline.samples:
+        return worst, worst_score
+    floors = aggregate_floors(baseline)
+    for name, vector in baseline.measure(candidate).vectors().items():
+        if name not in floors:
+            continue
+        variance = baseline.sum_squares[name] / baseline.samples
+        unit = (variance + variance.mean()).sqrt() + floors[name]
+        ratio = torch.where(vector == 0, 0.0, vector.abs() / unit)
+        score = float(ratio.max())
+        if score > worst_score:
+            worst, worst_score = name, score
+    return worst, worst_score
+
+
+def aggregate_floors(baseline: FloatBaseline) -> dict[str, torch.Tensor]:
+    """Return what correct roundings alone may add to each aggregate that has enough terms to mean something."""
+    layout, epsilon = baseline.layout, baseline.epsilon
+    rounding = min(epsilon, FLOAT32_ROUNDING)
+
+    def share(terms: int) -> float:
+        return max(epsilon / 2 / math.sqrt(terms), rounding)
+
+    energy = baseline.row_energy.sum().reshape(1)
+    total = layout.total
+    floors = {
+        "mean": share(total) * (energy * total).sqrt(),
+        "scale": share(total) * energy,
+    }
+    for axis, terms, count, energies in (
+        ("row", layout.columns, layout.rows, baseline.row_energy),
+        ("column", layout.rows, layout.columns, baseline.column_energy),
+    ):
+        if terms < PROFILE_TERMS or count < 2:
+            continue
+        local = energies + 0.1 * energies.mean()
+        floors[f"{axis} mean"] = share(terms) * (local * terms).sqrt()
+        floors[f"{axis} scale"] = share(terms) * local
+    return floors
+
+
+class Suspicion:
+    """The elements of a failing leaf, followed through runs with amplified noise.
+
+    Near a kink or a tie (a ReLU at zero, a router's top-k) a rounding moves a result by far more
+    than its slope tells. Where amplified noise takes an element about as far as the candidate
+    is, the candidate is only on the other side of the kink.
+    """
+
+    def __init__(self, baseline: FloatBaseline, candidate: torch.Tensor, tolerance: Tolerance) -> None:
+        self.baseline = baseline
+        self.candidate = candidate
+        found = []
+        values = matrix(candidate, baseline.layout)
+        for rows, columns in baseline.layout.blocks(baseline.device):
+            difference, _ = _nonfinite(baseline, values, rows, columns)
+            unit = tolerance.allowance(baseline, rows, columns)
+            wrong = difference.abs() > tolerance.threshold * unit
+            row, column = wrong.nonzero(as_tuple=True)
+            found.append((row + rows.start) * baseline.layout.columns + column + columns.start)
+        self.shape = tuple(candidate.shape)
+        self.indices = torch.cat(found) if found else torch.empty(0, dtype=torch.long)
+        self.distance = self._distance(candidate)
+        self.envelope = torch.zeros_like(self.distance)
+
+    def _distance(self, sample: torch.Tensor) -> torch.Tensor:
+        baseline = self.baseline
+        values = matrix(sample, baseline.layout).reshape(-1)[self.indices].double()
+        if baseline.truth is not None:
+            truth = baseline.truth.reshape(-1)[self.indices]
+        else:
+            truth = baseline.eager.reshape(-1)[self.indices].double()
+            if baseline.correction is not None:
+                truth = truth + baseline.correction.reshape(-1)[self.indices].double()
+        return torch.nan_to_num_((values - truth).abs_(), nan=math.inf)
+
+    def add(self, sample: torch.Tensor) -> None:
+        """Follow the suspicious elements through one amplified run."""
+        self.envelope = torch.maximum(self.envelope, self._distance(sample))
+
+    def reached(self) -> bool:
+        """Tell whether amplified noise moved any suspicious element a good part of the way."""
+        return bool((self.envelope > APPROACH * self.distance).any())
+
+    def explained(self) -> bool:
+        """Tell whether amplified noise reaches (nearly) all suspicious elements."""
+        if not self.indices.numel():
+            return False
+        remaining = int((self.envelope < ENVELOPE * self.distance).sum())
+        return remaining <= UNREACHED * self.indices.numel()
+
+
+def judge_exact(baseline: ExactBaseline, candidate: torch.Tensor) -> tuple[int, int | None]:
+    """Return (how many elements differ unforgiven, the flat position of the first)."""
+    wrong = candidate.detach() != baseline.eager
+    if baseline.flips is not None:
+        wrong &= ~baseline.flips
+    count = int(wrong.sum())
+    return count, int(wrong.flatten().int().argmax()) if count else None
+
+
+def unravel(position: int, shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Turn a flat position into an index."""
+    index = []
+    for size in reversed(shape):
+        position, inside = divmod(position, max(1, size))
+        index.append(inside)
+    return tuple(reversed(index))
+
+
+def value_at(tensor: torch.Tensor, position: int) -> float | int | bool:
+    """Return one element of a leaf as a Python number."""
+    value: float | int | bool = as_real(tensor).reshape(-1)[position].item()
+    return value

@@ -1,0 +1,130 @@
+"""Take a result apart into leaves, each with the path a person would write to reach it."""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import types
+from collections import deque
+from collections.abc import Iterator, Mapping, Set
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from torchparity import torchapi
+
+# Values that are leaves whatever attributes they have.
+ATOMS = (
+    str,
+    bytes,
+    bool,
+    int,
+    float,
+    complex,
+    type(None),
+    type,
+    enum.Enum,
+    torch.dtype,
+    torch.device,
+    torch.layout,
+    torch.memory_format,
+    torch.Generator,
+    np.generic,
+    types.FunctionType,
+    types.BuiltinFunctionType,
+    types.MethodType,
+    types.ModuleType,
+)
+
+MAX_DEPTH = 40
+
+
+@dataclass(frozen=True, kw_only=True)
+class Leaf:
+    """One value of one run.
+
+    `changed` is False for state that is bit for bit what it was before the run; its value is then
+    not kept. `aliases` names the inputs and state that the value shares storage with.
+    """
+
+    path: str
+    role: str
+    value: Any
+    changed: bool = True
+    strides: tuple[int, ...] | None = None
+    aliases: tuple[str, ...] = ()
+    requires_grad: bool = False
+
+
+def walk(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield (path, leaf) for everything inside lists, mappings, dataclasses, pytrees and plain objects."""
+    yield from _walk(value, path, frozenset(), 0)
+
+
+def _walk(
+    value: Any, path: str, seen: frozenset[int], depth: int
+) -> Iterator[tuple[str, Any]]:
+    if isinstance(value, (torch.Tensor, np.ndarray, *ATOMS)) or depth > MAX_DEPTH:
+        yield path, value
+        return
+    if id(value) in seen:
+        return
+    inside = seen | {id(value)}
+    children = children_of(value, path)
+    if children is None:
+        yield path, value
+        return
+    for child_path, child in children:
+        yield from _walk(child, child_path, inside, depth + 1)
+
+
+def children_of(value: Any, path: str) -> list[tuple[str, Any]] | None:
+    """Return the named parts of a container, or None where the value is one piece."""
+    if isinstance(value, Mapping):
+        return [(f"{path}{_key(key)}", item) for key, item in value.items()]
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        return [(f"{path}.{name}", getattr(value, name)) for name in value._fields]
+    if isinstance(value, torch.nn.ParameterList | list | tuple | deque):
+        return [(f"{path}[{index}]", item) for index, item in enumerate(value)]
+    if isinstance(value, Set):
+        ordered = sorted(value, key=repr)
+        return [(f"{path}{{{index}}}", item) for index, item in enumerate(ordered)]
+    if dataclasses.is_dataclass(value):
+        names = [field.name for field in dataclasses.fields(value)]
+        return [(f"{path}.{name}", getattr(value, name)) for name in names if hasattr(value, name)]
+    registered = torchapi.pytree_children(value)
+    if registered is not None:
+        return [(f"{path}[{index}]", item) for index, item in enumerate(registered)]
+    attributes = getattr(value, "__dict__", None)
+    if attributes and not isinstance(value, torch.nn.Module):
+        return [(f"{path}.{name}", item) for name, item in attributes.items()]
+    return None
+
+
+def _key(key: Any) -> str:
+    if isinstance(key, str) and key.isidentifier():
+        return f".{key}"
+    return f"[{key!r}]"
+
+
+def parts_of(tensor: torch.Tensor) -> list[tuple[str, torch.Tensor]]:
+    """Return the plain tensors that a sparse, nested or wrapper tensor is made of (itself, if plain)."""
+    if torchapi.is_plain(tensor):
+        return [("", tensor)]
+    tensor = tensor.detach()
+    if tensor.is_nested:
+        return [(".values()", tensor.values()), (".offsets()", tensor.offsets())]
+    if tensor.layout != torch.strided:
+        return [(".to_dense()", tensor.to_dense())]
+    if tensor.is_quantized:
+        return [(".int_repr()", tensor.int_repr())]
+    if torchapi.is_wrapper(type(tensor)):
+        names, _ = tensor.__tensor_flatten__()  # type: ignore[attr-defined]
+        return [
+            (f".{name}{suffix}", part)
+            for name in names
+            for suffix, part in parts_of(getattr(tensor, name))
+        ]
+    return [("", tensor.as_subclass(torch.Tensor))]

@@ -1,0 +1,55 @@
+"""The exception tree.
+
+    ParityError                 everything torchparity raises on purpose: a message and a hint
+    ├── UsageError              the question was asked wrongly                        (exit 2)
+    ├── TargetError             the user's target could not be loaded or called       (exit 2)
+    ├── TorchVersionError       this torch lacks a name that torchparity stands on    (exit 2)
+    ├── ResourceError           the question could not be answered here               (exit 125)
+    └── AccuracyError           asserted parity does not hold; carries the verdict    (exit 1)
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from torchparity.records import Verdict
+
+
+class ParityError(Exception):
+    """An error that says what to do: the first line is what happened, the hint is the way out."""
+
+    exit_code = 2
+
+    def __init__(self, message: str, *, hint: str) -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+
+
+class UsageError(ParityError):
+    """An option or an argument that cannot mean anything."""
+
+
+class TargetError(ParityError):
+    """The user's model, factory or inputs could not be loaded or called."""
+
+
+class TorchVersionError(ParityError):
+    """A private name of torch that torchparity needs is not in this version."""
+
+
+class ResourceError(ParityError):
+    """The machine, not the model, stopped the check: out of memory, a device that is not there."""
+
+    exit_code = 125
+
+
+class AccuracyError(ParityError, AssertionError):
+    """The compiled model does not compute what the model computes."""
+
+    exit_code = 1
+
+    def __init__(self, message: str, *, hint: str, verdict: Verdict | None = None) -> None:
+        super().__init__(message, hint=hint)
+        self.verdict = verdict

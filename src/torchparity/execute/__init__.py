@@ -1,0 +1,1 @@
+"""Case -> verdict: the oracle."""

@@ -1,0 +1,104 @@
+"""The sentences that a verdict can carry as reasons, each in one place."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from torchparity.records import Failure
+
+SHOWN = 4
+
+
+def listed(names: Iterable[str]) -> str:
+    """Join names, the first few of many."""
+    names = list(names)
+    more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
+    return ", ".join(names[:SHOWN]) + more
+
+
+def differing_leaves(differing: int, leaves: int, worst: str, kind: str) -> str:
+    """Say how many leaves differ, and which is worst."""
+    return f"{differing} of {leaves} leaves differ; the worst is {worst} ({kind})"
+
+
+def all_inside(leaves: int) -> str:
+    """Say that nothing differs."""
+    return f"all {leaves} leaves lie within the model's own rounding noise"
+
+
+def nothing_to_compare() -> str:
+    """Say that the model gives nothing that could be compared."""
+    return "the model returns nothing that can be compared"
+
+
+def not_deterministic(paths: Iterable[str]) -> str:
+    """Say which leaves eager itself does not repeat."""
+    return f"the model itself is not deterministic at {listed(paths)}"
+
+
+def model_raises(failure: Failure) -> str:
+    """Say that eager raises."""
+    return f"the model itself raises {failure.type}: {failure.message}"
+
+
+def candidate_raises(failure: Failure) -> str:
+    """Say that the candidate raises, and at which stage."""
+    return f"the compiled model raises {failure.type} at {failure.stage}: {failure.message}"
+
+
+def accepts_invalid(failure: Failure) -> str:
+    """Say that the candidate returns where eager raises."""
+    return (
+        "the compiled model returns a result where the model itself raises "
+        f"{failure.type}: {failure.message}"
+    )
+
+
+def other_random_numbers(backend: str, paths: Iterable[str]) -> str:
+    """Say that a backend draws random numbers of its own."""
+    return (
+        f"the backend {backend} does not draw eager's random numbers, so that {listed(paths)} "
+        "cannot be judged"
+    )
+
+
+def flaky(times: int, runs: int) -> str:
+    """Say that the candidate is not always wrong."""
+    return f"the compiled model is not deterministic: it differs in {times} of {runs} runs"
+
+
+def not_promoted(operations: Mapping[str, int]) -> str:
+    """Name the operations that have no float64 form."""
+    return (
+        f"no float64 kernel for {listed(operations)}: its own precision stands in the reference there"
+    )
+
+
+def without_reference(why: str) -> str:
+    """Say that there is no float64 reference."""
+    return f"judged without a float64 reference ({why}): the noise of eager alone decides"
+
+
+def nothing_compiled() -> str:
+    """Say that the compiler was never used."""
+    return "nothing was compiled: Dynamo captured no graph, so that eager was compared with eager"
+
+
+def kinks(paths: Iterable[str]) -> str:
+    """Say where the candidate stands on the other side of a kink or tie."""
+    return f"at {listed(paths)} rounding decides a tie or a kink, and noise reaches the compiled values"
+
+
+def nearer(count: int) -> str:
+    """Say that the compiled result is better than eager's."""
+    return f"the compiled model is nearer to float64 than eager at {count} leaves"
+
+
+def no_gradient() -> str:
+    """Say that there was no backward pass to compare."""
+    return "nothing requires a gradient, so that no backward pass was compared"
+
+
+def out_of_memory(run: str) -> str:
+    """Say that memory ran out in the candidate."""
+    return f"out of memory in the run '{run}'"

@@ -1,0 +1,200 @@
+"""The jobs people come for, each as one readable function."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from torchparity.compare.judgement import Tolerance
+from torchparity.errors import AccuracyError, UsageError
+from torchparity.execute.oracle import CANDIDATE_RUNS, NOISE_RUNS, Oracle, Settings
+from torchparity.records import ProgressCallback, Status, Verdict
+from torchparity.report.terminal import plain_text
+from torchparity.run.loss import MEAN, PROJECTION, Loss
+from torchparity.run.recipe import Recipe, suggestion
+from torchparity.run.step import OptimizerFactory, Plan
+from torchparity.run.subject import Subject, owned_modules
+
+
+def check(
+    model: Callable[..., Any] | Subject,
+    args: Sequence[Any] = (),
+    kwargs: Mapping[str, Any] | None = None,
+    *,
+    backend: str | Callable[..., Any] = "inductor",
+    mode: str | None = None,
+    dynamic: bool | None = None,
+    fullgraph: bool = False,
+    options: Mapping[str, Any] | None = None,
+    config: Mapping[str, Any] | None = None,
+    fresh_cache: bool = False,
+    train: bool = False,
+    backward: bool | None = None,
+    steps: int | None = None,
+    optimizer: OptimizerFactory | str | None = None,
+    autocast: torch.dtype | str | None = None,
+    loss: Loss | None = None,
+    input_sets: Sequence[Any] = (),
+    input_gradients: bool | None = None,
+    seed: int = 0,
+    tolerance: float | None = None,
+    reference: bool = True,
+    noise_runs: int = NOISE_RUNS,
+    candidate_runs: int = CANDIDATE_RUNS,
+    progress: ProgressCallback | None = None,
+) -> Verdict:
+    """Say whether the compiled model computes what the model computes.
+
+    By default: eval mode, forward only. `train` is train mode with a backward pass, `backward`
+    alone a backward pass in eval mode, `optimizer` and `steps` add optimizer steps. The model, its
+    inputs, its gradients and all random generators are left as they were found.
+    """
+    subject = model if isinstance(model, Subject) else Subject(model, args, dict(kwargs or {}))
+    if input_sets:
+        subject = replace(subject, input_sets=tuple(input_sets))
+    recipe = Recipe(
+        backend=backend,
+        mode=mode,
+        dynamic=subject.dynamic if dynamic is None else dynamic,
+        fullgraph=fullgraph,
+        options=dict(options or {}),
+        config=dict(config or {}),
+        fresh_cache=fresh_cache,
+    ).validated()
+    plan = plan_for(
+        subject,
+        train=train,
+        backward=backward,
+        steps=steps,
+        optimizer=optimizer,
+        autocast=autocast,
+        loss=loss,
+        input_gradients=input_gradients,
+        seed=seed,
+    )
+    if noise_runs < 2 or candidate_runs < 1:
+        raise UsageError(
+            f"{noise_runs} noise runs and {candidate_runs} candidate runs are too few to judge by",
+            hint="use at least 2 noise runs and 1 candidate run",
+        )
+    if tolerance is not None and not tolerance > 0:
+        raise UsageError(
+            f"a tolerance of {tolerance} allows nothing",
+            hint="give a positive number, or leave it out to be judged by the model's own noise",
+        )
+    settings = Settings(
+        tolerance=Tolerance(relative=tolerance),
+        noise_runs=noise_runs,
+        candidate_runs=candidate_runs,
+        reference=reference,
+        progress=progress,
+    )
+    return Oracle(subject, plan, recipe, settings).judge()
+
+
+def assert_parity(
+    model: Callable[..., Any] | Subject,
+    args: Sequence[Any] = (),
+    kwargs: Mapping[str, Any] | None = None,
+    **options: Any,
+) -> Verdict:
+    """Raise AccuracyError, with the table, unless `check` says SAME; return the verdict."""
+    verdict = check(model, args, kwargs, **options)
+    if verdict.status is not Status.SAME:
+        raise AccuracyError(
+            plain_text(verdict),
+            hint="`verdict.leaves` of this exception holds every number",
+            verdict=verdict,
+        )
+    return verdict
+
+
+def plan_for(
+    subject: Subject,
+    *,
+    train: bool,
+    backward: bool | None,
+    steps: int | None,
+    optimizer: OptimizerFactory | str | None,
+    autocast: torch.dtype | str | None,
+    loss: Loss | None,
+    input_gradients: bool | None,
+    seed: int,
+) -> Plan:
+    """Turn what the user asked for into a plan, or say why it cannot mean anything."""
+    wants_backward = train if backward is None else backward
+    if steps is not None and steps < 1:
+        raise UsageError(
+            f"{steps} optimizer steps leave nothing to compare",
+            hint="use --steps 1 or more, or leave it out",
+        )
+    factory = optimizer if optimizer is not None else subject.optimizer
+    if steps is not None and factory is None:
+        factory = "sgd"
+    if factory is not None and not wants_backward:
+        if optimizer is None and steps is None:
+            factory = None
+        else:
+            raise UsageError(
+                "optimizer steps need a backward pass",
+                hint="add --train (train=True), or --backward to stay in eval mode",
+            )
+    chosen_loss = loss if loss is not None else subject.loss
+    if isinstance(chosen_loss, str) and chosen_loss not in (PROJECTION, MEAN):
+        raise UsageError(
+            f"there is no loss named {chosen_loss!r}",
+            hint=f"use {PROJECTION!r}, {MEAN!r} or a function of the outputs",
+        )
+    if input_gradients is None:
+        input_gradients = wants_backward and not any(
+            parameter.requires_grad
+            for module in owned_modules(subject.model).values()
+            for parameter in module.parameters()
+        )
+    return Plan(
+        training=train,
+        backward=wants_backward,
+        steps=steps or 1,
+        optimizer=optimizer_factory(factory) if factory is not None else None,
+        autocast=float_dtype(autocast),
+        loss=chosen_loss if chosen_loss is not None else PROJECTION,
+        seed=seed,
+        input_gradients=input_gradients,
+    )
+
+
+def optimizer_factory(optimizer: OptimizerFactory | str) -> OptimizerFactory:
+    """Return a factory for a torch.optim class by name (any case), or the factory that was given."""
+    if not isinstance(optimizer, str):
+        return optimizer
+    classes = {
+        name.lower(): value
+        for name, value in vars(torch.optim).items()
+        if isinstance(value, type)
+        and issubclass(value, torch.optim.Optimizer)
+        and value is not torch.optim.Optimizer
+    }
+    chosen = classes.get(optimizer.lower())
+    if chosen is None:
+        known = sorted(classes)
+        raise UsageError(
+            f"torch.optim has no optimizer named {optimizer!r}",
+            hint=suggestion(optimizer.lower(), known, f"known are {', '.join(known)}"),
+        )
+    return lambda parameters: chosen(parameters)
+
+
+def float_dtype(dtype: torch.dtype | str | None) -> torch.dtype | None:
+    """Return the dtype for autocast, by name or as given."""
+    if dtype is None or isinstance(dtype, torch.dtype):
+        return dtype
+    names = {"bf16": "bfloat16", "fp16": "float16", "half": "float16"}
+    found = getattr(torch, names.get(dtype, dtype), None)
+    if not isinstance(found, torch.dtype) or not found.is_floating_point:
+        raise UsageError(
+            f"{dtype!r} is not a dtype for autocast", hint="use bfloat16 or float16"
+        )
+    return found

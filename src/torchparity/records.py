@@ -1,0 +1,168 @@
+"""Every record that more than one folder knows. Frozen, keyword-only, no behaviour beyond derived values."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, NoReturn
+
+SCHEMA_VERSION = 1
+
+
+class Status(enum.Enum):
+    """The three answers. There is no fourth, and none of them is true or false."""
+
+    SAME = "same"
+    DIFFERS = "differs"
+    UNKNOWN = "unknown"
+
+    def __bool__(self) -> NoReturn:
+        raise TypeError(
+            "a Status has no truth value: compare it, as in `verdict.status is Status.SAME`"
+        )
+
+
+class Kind(enum.Enum):
+    """What sort of difference it is. Ordered from the plainest to the subtlest."""
+
+    RAISES = "raises"
+    ACCEPTS_INVALID = "accepts_invalid"
+    STRUCTURE = "structure"
+    DTYPE = "dtype"
+    SHAPE = "shape"
+    DEVICE = "device"
+    LAYOUT = "layout"
+    STRIDE = "stride"
+    ALIAS = "alias"
+    REQUIRES_GRAD = "requires_grad"
+    MUTATION = "mutation"
+    NONFINITE = "nonfinite"
+    INTEGER = "integer"
+    OBJECT = "object"
+    VALUE = "value"
+    BIAS = "bias"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mismatch:
+    """One way in which a leaf of the candidate is not the leaf of the model."""
+
+    kind: Kind
+    detail: str
+    where: tuple[int, ...] | None = None
+    expected: str = ""
+    actual: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LeafReport:
+    """The numbers of one leaf: an output, a gradient, a parameter, a buffer, an input, ...
+
+    Errors are measured against the float64 reference (against eager where there is none) at the
+    element with the worst score; `allowed` is what the noise allows there.
+    """
+
+    path: str
+    role: str
+    status: Status
+    dtype: str
+    shape: tuple[int, ...]
+    eager_error: float = 0.0
+    candidate_error: float = 0.0
+    allowed: float = 0.0
+    score: float = 0.0
+    aggregate_score: float = 0.0
+    eager_rms_error: float = 0.0
+    candidate_rms_error: float = 0.0
+    where: tuple[int, ...] | None = None
+    wrong_elements: int = 0
+    elements: int = 0
+    has_reference: bool = False
+    mismatches: tuple[Mismatch, ...] = ()
+    note: str = ""
+
+    @property
+    def kind(self) -> str:
+        """The first mismatch's kind, or an empty string."""
+        return self.mismatches[0].kind.value if self.mismatches else ""
+
+    @property
+    def nearer_than_eager(self) -> bool:
+        """Whether the candidate is clearly nearer to the reference than eager is."""
+        return self.has_reference and self.candidate_rms_error < 0.5 * self.eager_rms_error
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunRecord:
+    """One execution of the model: what it was, how it ended, how long it took."""
+
+    name: str
+    ending: str
+    seconds: float
+    detail: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Failure:
+    """An exception that a run ended with, as facts (the exception itself keeps tensors alive)."""
+
+    type: str
+    message: str
+    stage: str
+    frame: str = ""
+    traceback: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verdict:
+    """The answer: does the candidate compute what the model computes?"""
+
+    status: Status
+    reasons: tuple[str, ...]
+    leaves: tuple[LeafReport, ...] = ()
+    runs: tuple[RunRecord, ...] = ()
+    recipe: Mapping[str, Any] = field(default_factory=dict)
+    environment: Mapping[str, Any] = field(default_factory=dict)
+    subject: str = ""
+    threshold: float = 0.0
+    failure: Failure | None = None
+    differs_in: tuple[int, int] | None = None
+    seconds: float = 0.0
+
+    def __bool__(self) -> NoReturn:
+        raise TypeError(
+            "a Verdict has no truth value: compare its status, as in `verdict.status is Status.SAME`"
+        )
+
+    @property
+    def kind(self) -> str:
+        """What sort of difference the worst leaf shows (or the run as a whole)."""
+        if self.failure is not None and self.status is Status.DIFFERS:
+            return self.failure.stage if self.failure.stage == "accepts_invalid" else "raises"
+        for leaf in self.leaves:
+            if leaf.status is Status.DIFFERS:
+                return leaf.kind
+        return ""
+
+    @property
+    def worst(self) -> LeafReport | None:
+        """The leaf that stands first: the worst one."""
+        return self.leaves[0] if self.leaves else None
+
+    @property
+    def exit_code(self) -> int:
+        """0 same, 1 differs, 125 unknown (for `git bisect run`)."""
+        return {Status.SAME: 0, Status.DIFFERS: 1, Status.UNKNOWN: 125}[self.status]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Progress:
+    """Which run of how many is about to start."""
+
+    run: int
+    runs: int
+    name: str
+
+
+ProgressCallback = Callable[[Progress], None]

@@ -1,0 +1,105 @@
+"""A verdict as a person reads it: the answer, the reasons, and a table with the worst leaf first."""
+
+from __future__ import annotations
+
+import io
+import math
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from torchparity.records import LeafReport, Status, Verdict
+
+STYLES = {Status.SAME: "bold green", Status.DIFFERS: "bold red", Status.UNKNOWN: "bold yellow"}
+SHOWN_LEAVES = 10
+
+
+def render(verdict: Verdict, console: Console, *, leaves: int = SHOWN_LEAVES) -> None:
+    """Print a verdict."""
+    word = verdict.status.value.upper()
+    backend = verdict.recipe.get("backend", "")
+    console.print(
+        f"[{STYLES[verdict.status]}]{word}[/]  {escape(verdict.subject)} against {escape(backend)}"
+        f"  ({len(verdict.runs)} runs, {verdict.seconds:.1f} s)"
+    )
+    for reason in verdict.reasons:
+        console.print(f"  {escape(reason)}", highlight=False)
+    if verdict.failure is not None and verdict.failure.frame:
+        console.print(f"  at {escape(verdict.failure.frame)}", highlight=False)
+    shown = verdict.leaves[:leaves]
+    if shown:
+        console.print(table(verdict, shown))
+    hidden = len(verdict.leaves) - len(shown)
+    if hidden > 0:
+        console.print(f"  ... and {hidden} more leaves (--leaves N shows more, --json FILE all)")
+
+
+def table(verdict: Verdict, shown: tuple[LeafReport, ...]) -> Table:
+    """Return the table of leaves."""
+    result = Table(box=None, pad_edge=False, header_style="dim")
+    for name, justify in (
+        ("leaf", "left"),
+        ("kind", "left"),
+        ("eager error", "right"),
+        ("compiled error", "right"),
+        ("allowed", "right"),
+        ("score", "right"),
+        ("where", "left"),
+    ):
+        overflow = "fold" if name == "leaf" else "ellipsis"
+        result.add_column(name, justify=justify, overflow=overflow)  # type: ignore[arg-type]
+    for leaf in shown:
+        style = "" if leaf.status is Status.SAME else STYLES[leaf.status].removeprefix("bold ")
+        result.add_row(
+            escape(leaf.path),
+            escape(kind_cell(leaf)),
+            number(leaf.eager_error),
+            number(leaf.candidate_error),
+            number(leaf.allowed),
+            score_cell(leaf, verdict.threshold),
+            escape(where_cell(leaf)),
+            style=style,
+        )
+    return result
+
+
+def kind_cell(leaf: LeafReport) -> str:
+    """Name what is wrong, or what is remarkable."""
+    if leaf.mismatches:
+        return ", ".join(dict.fromkeys(mismatch.kind.value for mismatch in leaf.mismatches))
+    if leaf.note:
+        return leaf.note
+    return "nearer than eager" if leaf.nearer_than_eager else "ok"
+
+
+def score_cell(leaf: LeafReport, threshold: float) -> str:
+    """Show the score beside the threshold it must stay under."""
+    score = max(leaf.score, leaf.aggregate_score)
+    if score == 0:
+        return "0"
+    return f"{score:.3g} / {threshold:g}"
+
+
+def where_cell(leaf: LeafReport) -> str:
+    """Show the place of the worst element, or the two facts that differ."""
+    for mismatch in leaf.mismatches:
+        place = str(list(mismatch.where)) if mismatch.where is not None else mismatch.detail
+        if mismatch.expected or mismatch.actual:
+            return f"{place}: {mismatch.expected} became {mismatch.actual}"
+        return place
+    return str(list(leaf.where)) if leaf.where is not None else ""
+
+
+def number(value: float) -> str:
+    """Print an error briefly."""
+    if value == 0:
+        return "0"
+    return f"{value:.2e}" if math.isfinite(value) else str(value)
+
+
+def plain_text(verdict: Verdict, *, leaves: int = SHOWN_LEAVES) -> str:
+    """Return what `render` prints, without colour."""
+    buffer = io.StringIO()
+    render(verdict, Console(file=buffer, width=120, no_color=True), leaves=leaves)
+    return "\n".join(line.rstrip() for line in buffer.getvalue().splitlines())

@@ -1,0 +1,1 @@
+"""One model, one run -> outcome: the subject, its state, the reference, the noise and the training step."""

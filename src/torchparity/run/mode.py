@@ -1,0 +1,91 @@
+"""The ground that the reference and the noise stand on: a mode that sees every ATen operation of a run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+
+from torchparity import torchapi
+from torchparity.run.operators import Traits, traits_of
+
+PLAIN_TYPES = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
+
+
+class Watch(torchapi.TorchDispatchMode):
+    """Calls `operate` for every operation on plain tensors, forward and backward, bodies of
+    higher-order operators and the inside of wrapper tensors included."""
+
+    supports_higher_order_operators = True
+
+    @classmethod
+    def is_infra_mode(cls) -> bool:
+        """Let eager code that calls torch.compile inside itself (flex_attention) go on as it does."""
+        return True
+
+    def __torch_dispatch__(
+        self,
+        func: Any,
+        types: tuple[type, ...],
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        """Send each call where it can be seen in plain operations."""
+        keywords = dict(kwargs or {})
+        if isinstance(func, torchapi.HigherOrderOperator):
+            return self._inside(func, args, keywords)
+        if any(kind not in PLAIN_TYPES for kind in types):
+            if any(torchapi.is_wrapper(kind) for kind in types):
+                with self:
+                    return func(*args, **keywords)
+            return func(*args, **keywords)
+        return self.operate(func, traits_of(func), args, keywords)
+
+    def operate(
+        self, func: Callable[..., Any], traits: Traits, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        """Run one operation on plain tensors."""
+        return func(*args, **kwargs)
+
+    def _inside(
+        self, operator: torchapi.HigherOrderOperator, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        """Run a higher-order operator's body with this mode on, where there is a way to."""
+        name = operator.name()
+        if name == "cond":
+            predicate, true_branch, false_branch, operands = args
+            with self:
+                return (true_branch if bool(predicate) else false_branch)(*operands)
+        kernel = torchapi.higher_order_kernel(operator)
+        if kernel is None:
+            return operator(*args, **kwargs)
+        with self:
+            return kernel(*args, **kwargs)
+
+
+def written_tensors(
+    traits: Traits, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> list[torch.Tensor]:
+    """Return the tensors that a call writes to."""
+    found: list[Any] = []
+    for place in traits.written:
+        if isinstance(place, str):
+            found.append(kwargs.get(place))
+        elif place < len(args):
+            found.append(args[place])
+    return [leaf for leaf in torchapi.tree_leaves(found) if isinstance(leaf, torch.Tensor)]
+
+
+def fresh_outputs(outputs: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[torch.Tensor]:
+    """Return the output tensors that do not share storage with an argument."""
+    inputs = {
+        torchapi.storage_key(leaf)
+        for leaf in torchapi.tree_leaves((args, dict(kwargs)))
+        if isinstance(leaf, torch.Tensor)
+    }
+    return [
+        leaf
+        for leaf in torchapi.tree_leaves(outputs)
+        if isinstance(leaf, torch.Tensor) and torchapi.storage_key(leaf) not in inputs - {None}
+    ]

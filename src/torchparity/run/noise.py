@@ -1,0 +1,149 @@
+"""Rounding noise: run the model with every rounding moved by about one unit in the last place.
+
+Stochastic arithmetic on bit patterns: adding -1, 0 or 1 to the integer that holds a float moves it
+by one unit in its last place, in any dtype. A value whose low half of the mantissa is zero (an
+integer, a mask, a power of two, Inf, NaN) is taken for exact and is left alone, so that the noise
+does not break `mask == 1`. Random integers are drawn once and used from random offsets.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from torchparity import torchapi
+from torchparity.run.mode import Watch, fresh_outputs, written_tensors
+from torchparity.run.operators import Traits, float_tensors, terms
+
+BANK_SIZE = 1 << 20
+# Perturbed at a time: half a bank, so that there is room for a random offset.
+BLOCK = BANK_SIZE // 2
+# float dtype -> (integer that holds it, mask of the low half of the mantissa)
+BITS = {
+    torch.float64: (torch.int64, (1 << 26) - 1),
+    torch.float32: (torch.int32, (1 << 12) - 1),
+    torch.float16: (torch.int16, (1 << 5) - 1),
+    torch.bfloat16: (torch.int16, (1 << 3) - 1),
+}
+
+
+class NoiseBank:
+    """Random integers, drawn once for a check."""
+
+    def __init__(self, seed: int) -> None:
+        self.seed = seed
+        self._banks: dict[tuple[torch.device, torch.dtype, int], torch.Tensor] = {}
+
+    def get(self, device: torch.device, dtype: torch.dtype, steps: int) -> torch.Tensor:
+        """Return integers of spread `steps`; the bank for one step is -1, 0, 0, 1."""
+        key = (device, dtype, steps)
+        if key not in self._banks:
+            generator = torch.Generator().manual_seed(self.seed * 7919 + steps)
+            size = (BANK_SIZE,)
+            if steps == 1:
+                drawn = torch.randint(0, 2, size, generator=generator)
+                drawn -= torch.randint(0, 2, size, generator=generator)
+            else:
+                drawn = torch.randint(-steps, steps + 1, size, generator=generator)
+            self._banks[key] = drawn.to(dtype).to(device)
+        return self._banks[key]
+
+
+class Noise(Watch):
+    """Perturbs the result of every operation that rounds."""
+
+    def __init__(
+        self, bank: NoiseBank, *, run: int, amplitude: float, replay: list[torch.Tensor]
+    ) -> None:
+        super().__init__()
+        self.bank = bank
+        self.amplitude = amplitude
+        self.offsets = random.Random(bank.seed * 1_000_003 + run)
+        self.replay = iter(replay)
+
+    def operate(
+        self, func: Callable[..., Any], traits: Traits, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        """Run one operation and move what it rounded."""
+        outputs = func(*args, **kwargs)
+        if traits.replayed:
+            self._replay(outputs)
+        if traits.view or traits.exact or (traits.random and traits.name != "native_dropout"):
+            return outputs
+        targets = float_tensors(written_tensors(traits, args, kwargs))
+        targets += float_tensors(fresh_outputs(outputs, args, kwargs))
+        if targets:
+            inputs = float_tensors((args, kwargs))
+            for target in targets:
+                self._perturb_result(traits, inputs, target)
+        return outputs
+
+    def _replay(self, outputs: Any) -> None:
+        for output in torchapi.tree_leaves(outputs):
+            recorded = next(self.replay, None)
+            if recorded is not None and recorded.shape == output.shape:
+                output.copy_(recorded)
+
+    def _perturb_result(
+        self, traits: Traits, inputs: list[torch.Tensor], target: torch.Tensor
+    ) -> None:
+        if target.is_complex():
+            target = torch.view_as_real(target)
+        wide = target.dtype in (torch.float32, torch.float64)
+        count = terms(traits, inputs, target) if wide else 1.0
+        self.perturb(target, 1.0 + math.log2(count) / 4)
+        if traits.normalised and wide and target.dim() > 1:
+            self._perturb_groups(traits, target, 1.0 + math.log2(count) / 4)
+
+    def _perturb_groups(self, traits: Traits, target: torch.Tensor, size: float) -> None:
+        """Move whole rows (channels, for batch norm) together, as a wrong last bit of their statistics would."""
+        epsilon = torch.finfo(target.dtype).eps * size * self.amplitude
+        axes = [1] if traits.by_channel else list(range(target.dim() - 1))
+        shape = [length if axis in axes else 1 for axis, length in enumerate(target.shape)]
+        steps = self._slice(target.device, torch.int32, 1, math.prod(shape)).reshape(shape)
+        target.mul_(1.0 + steps.to(target.dtype) * epsilon)
+
+    def perturb(self, target: torch.Tensor, size: float = 1.0) -> None:
+        """Move a tensor in place by `size` units in the last place or so."""
+        if target.dtype not in BITS or not torchapi.is_plain(target) or target.numel() == 0:
+            return
+        integer, mask = BITS[target.dtype]
+        steps = max(1, round(size * self.amplitude * 1.2)) if size * self.amplitude > 1.2 else 1
+        dense = _dense(target)
+        if dense is None:
+            bits = target.view(integer)
+            moved = self._slice(target.device, integer, steps, target.numel()).reshape(target.shape)
+            bits.add_(moved * (bits & mask).ne(0))
+            return
+        bits = dense.view(integer)
+        for start in range(0, bits.numel(), BLOCK):
+            block = bits[start : start + BLOCK]
+            moved = self._slice(target.device, integer, steps, block.numel())
+            block.add_(moved * (block & mask).ne_(0))
+
+    def _slice(
+        self, device: torch.device, dtype: torch.dtype, steps: int, count: int
+    ) -> torch.Tensor:
+        bank = self.bank.get(device, dtype, steps)
+        if count > BANK_SIZE:
+            bank = bank.repeat(count // BANK_SIZE + 1)
+        offset = self.offsets.randrange(bank.numel() - count + 1)
+        return bank[offset : offset + count]
+
+
+def _dense(tensor: torch.Tensor) -> torch.Tensor | None:
+    """Return the elements of a tensor in memory order, where they lie without gaps or overlap."""
+    if tensor.is_contiguous():
+        return tensor.view(-1)
+    expected = 1
+    for stride, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
+        if size == 1:
+            continue
+        if stride != expected:
+            return None
+        expected *= size
+    return tensor.as_strided((tensor.numel(),), (1,), tensor.storage_offset())

@@ -1,0 +1,138 @@
+"""What the oracle knows of each ATen operator: what it writes, whether it rounds, whether it decides."""
+
+from __future__ import annotations
+
+import functools
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from torchparity import torchapi
+
+# Operators whose result any correct implementation gives bit for bit: they move, choose or fill.
+EXACT = frozenset(
+    """
+    abs absolute alias amax amin arange aminmax argmax argmin argsort as_strided_copy as_strided_scatter
+    bitwise_and bitwise_not bitwise_or bitwise_xor block_diag bucketize cat ceil clamp clamp_max
+    clamp_min clone col2im_copy complex conj_physical constant_pad_nd contiguous copy copy_ cummax
+    cummin detach_copy diag diag_embed diagonal_copy diagonal_scatter embedding empty empty_like
+    empty_strided eq equal expand_copy eye fill fill_ flip floor fmax fmin full full_like gather ge
+    glu_copy gt hardtanh heaviside im2col index index_copy index_copy_ index_fill index_fill_
+    index_put_copy index_select isfinite isinf isnan isin kthvalue le lift_fresh_copy logical_and
+    logical_not logical_or logical_xor lt masked_fill masked_fill_ masked_scatter masked_select max
+    max_pool2d_with_indices max_pool3d_with_indices adaptive_max_pool2d adaptive_max_pool3d
+    fractional_max_pool2d fractional_max_pool3d max_unpool2d max_unpool3d maximum median min minimum
+    mode nan_to_num nanmedian narrow_copy ne neg negative new_empty new_empty_strided new_full
+    new_ones new_zeros nonzero one_hot ones ones_like permute_copy pixel_shuffle pixel_unshuffle
+    positive randperm reflection_pad1d reflection_pad2d reflection_pad3d relu relu_ repeat
+    repeat_interleave replication_pad1d replication_pad2d replication_pad3d resize_ roll rot90 round
+    rsub_copy scalar_tensor scatter_copy searchsorted select_backward select_copy select_scatter
+    sgn sign signbit slice_backward slice_copy slice_scatter sort split_copy split_with_sizes_copy
+    squeeze_copy stack t_copy take threshold to_sparse _to_sparse to_dense _to_dense topk transpose_copy tril
+    tril_indices triu triu_indices trunc unbind_copy unfold_copy unique_consecutive unique_dim
+    _unique2 unsafe_split unsqueeze_copy upsample_nearest1d upsample_nearest2d upsample_nearest3d
+    _upsample_nearest_exact1d _upsample_nearest_exact2d view_as_complex_copy view_as_real_copy
+    view_copy where zero zero_ zeros zeros_like _local_scalar_dense _unsafe_view _pin_memory
+    _sparse_coo_tensor_with_dims_and_tensors _coalesce channel_shuffle _reshape_copy
+    _foreach_copy_ _foreach_zero_ _foreach_abs _foreach_neg _foreach_maximum _foreach_clamp_min
+    bernoulli bernoulli_ threshold_backward unfold_backward trace_copy _nested_tensor_from_mask
+    """.split()
+)
+# Operators that turn a continuous value into a discrete float: the reference takes eager's decision.
+DECIDES = frozenset(
+    """
+    floor ceil round trunc sign sgn heaviside floor_divide fmod remainder frac bernoulli bernoulli_
+    floor_ ceil_ round_ trunc_ sign_ sgn_ floor_divide_ fmod_ remainder_ frac_ fix histc
+    """.split()
+)
+# Derivatives that are constant on each side of a kink: the reference stands on eager's side of it.
+KINKED = frozenset("threshold_backward leaky_relu_backward hardtanh_backward".split())
+# Random operators whose outcome depends on a float value: replayed, not drawn again.
+REPLAYED = frozenset("bernoulli multinomial poisson binomial _standard_gamma _sample_dirichlet".split())
+# Operators that write to arguments which their schema does not own up to (running statistics).
+SILENT_WRITES = {
+    "native_batch_norm": (3, 4),
+    "cudnn_batch_norm": (3, 4),
+    "miopen_batch_norm": (3, 4),
+    "_batch_norm_impl_index": (3, 4),
+}
+# Kernels that hand private state to their backward, or have no float64 form. The reference is run
+# again with the plain kernels in their place.
+OPAQUE = frozenset(
+    """
+    mkldnn_rnn_layer _cudnn_rnn miopen_rnn cudnn_batch_norm miopen_batch_norm
+    _scaled_dot_product_flash_attention _scaled_dot_product_efficient_attention
+    _scaled_dot_product_cudnn_attention _scaled_dot_product_fused_attention_overrideable
+    _flash_attention_forward _efficient_attention_forward _cudnn_attention_forward
+    """.split()
+)
+CONTRACTIONS = (
+    "mm", "bmm", "addmm", "baddbmm", "addbmm", "addmv", "mv", "dot", "vdot", "convolution",
+    "convolution_backward", "linear", "matmul", "_grouped_mm", "_scaled_mm", "_trilinear",
+)  # fmt: skip
+NORMALISED = ("softmax", "norm", "attention", "logsumexp", "renorm", "cross_entropy")
+
+
+@dataclass(frozen=True)
+class Traits:
+    """The facts about one operator that the modes ask for at every call."""
+
+    name: str
+    view: bool
+    random: bool
+    exact: bool
+    decides: bool
+    kinked: bool
+    replayed: bool
+    opaque: bool
+    contraction: bool
+    normalised: bool
+    by_channel: bool
+    written: tuple[int | str, ...]
+
+
+@functools.cache
+def traits_of(operator: torchapi.OpOverload) -> Traits:
+    """Return the traits of an operator."""
+    name = torchapi.base_name(operator).split("::")[-1]
+    plain = name.removesuffix("_") if not name.startswith("__") else name
+    random = torchapi.is_random(operator)
+    written = torchapi.written_arguments(operator) or SILENT_WRITES.get(name, ())
+    normalised = any(word in name for word in NORMALISED)
+    return Traits(
+        name=name,
+        view=bool(operator.is_view),
+        random=random,
+        exact=name in EXACT or plain in EXACT,
+        decides=name in DECIDES,
+        kinked=name in KINKED,
+        replayed=random and plain in REPLAYED,
+        opaque=name in OPAQUE,
+        contraction=plain in CONTRACTIONS,
+        normalised=normalised,
+        by_channel="batch_norm" in name,
+        written=tuple(written),
+    )
+
+
+def terms(traits: Traits, inputs: list[torch.Tensor], output: torch.Tensor) -> float:
+    """Estimate how many terms are added up for one element of an output."""
+    if not inputs or output.numel() == 0:
+        return 1.0
+    sizes = sorted((tensor.numel() for tensor in inputs), reverse=True)
+    if traits.contraction and len(sizes) > 1:
+        return max(1.0, math.sqrt(sizes[0] * sizes[1] / output.numel()))
+    if traits.normalised:
+        return float(max(max(tensor.shape, default=1) for tensor in inputs))
+    return max(1.0, sizes[0] / output.numel())
+
+
+def float_tensors(tree: Any) -> list[torch.Tensor]:
+    """Return the float and complex tensors of a pytree."""
+    return [
+        leaf
+        for leaf in torchapi.tree_leaves(tree)
+        if isinstance(leaf, torch.Tensor) and (leaf.is_floating_point() or leaf.is_complex())
+    ]

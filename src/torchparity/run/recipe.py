@@ -1,0 +1,139 @@
+"""How the candidate is made: one object that both compiles the model and prints itself as source."""
+
+from __future__ import annotations
+
+import contextlib
+import difflib
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+
+from torchparity import torchapi
+from torchparity.errors import UsageError
+
+MODES = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recipe:
+    """A backend and everything it is told."""
+
+    backend: str | Callable[..., Any] = "inductor"
+    mode: str | None = None
+    dynamic: bool | None = None
+    fullgraph: bool = False
+    options: Mapping[str, Any] = field(default_factory=dict)
+    config: Mapping[str, Any] = field(default_factory=dict)
+    fresh_cache: bool = False
+
+    def validated(self) -> Recipe:
+        """Return the recipe, or raise where torch would not understand it."""
+        if isinstance(self.backend, str):
+            known = torchapi.list_backends()
+            if self.backend not in known:
+                raise UsageError(
+                    f"there is no torch.compile backend named {self.backend!r}",
+                    hint=suggestion(self.backend, known, "`torchparity backends` lists them"),
+                )
+        elif not callable(self.backend):
+            raise UsageError(
+                f"a backend is a name or a callable, not a {type(self.backend).__name__}",
+                hint="pass a name such as 'inductor' or a function of (graph_module, inputs)",
+            )
+        if self.mode is not None and self.mode not in MODES:
+            raise UsageError(
+                f"there is no torch.compile mode {self.mode!r}",
+                hint=suggestion(self.mode, MODES, f"the modes are {', '.join(MODES)}"),
+            )
+        for key in self.config:
+            validate_config_key(key)
+        return self
+
+    def with_eager_random(self) -> Recipe:
+        """Return a recipe that makes inductor draw eager's random numbers (unless the user said otherwise)."""
+        if self.backend != "inductor" or "inductor.fallback_random" in self.config:
+            return self
+        return replace(self, config={**self.config, "inductor.fallback_random": True})
+
+    @contextlib.contextmanager
+    def active(self) -> Iterator[None]:
+        """Hold the configuration while the candidate compiles and runs (it may compile again at any call)."""
+        with contextlib.ExitStack() as stack:
+            if self.fresh_cache:
+                stack.enter_context(torchapi.fresh_compiler_cache())
+            stack.enter_context(torchapi.patched_config(self.config))
+            yield
+
+    def build(self, model: Callable[..., Any]) -> Callable[..., Any]:
+        """Return the compiled model (compilation happens at its first call, inside `active`)."""
+        torch.compiler.reset()
+        compiled: Callable[..., Any] = torch.compile(
+            model,
+            backend=self.backend,
+            mode=self.mode,
+            dynamic=self.dynamic,
+            fullgraph=self.fullgraph,
+            options=dict(self.options) or None,
+        )
+        return compiled
+
+    def to_source(self, model: str = "model") -> str:
+        """Return Python source that does what `active` and `build` do."""
+        lines = ["import torch"]
+        for key, value in self.config.items():
+            area, name = key.split(".", 1)
+            module = torchapi.CONFIG_MODULES[area]
+            lines += [f"import {module}", f"{module}.{name} = {value!r}"]
+        arguments = [model, f"backend={self.backend_name()!r}"]
+        if self.mode is not None:
+            arguments.append(f"mode={self.mode!r}")
+        if self.dynamic is not None:
+            arguments.append(f"dynamic={self.dynamic!r}")
+        if self.fullgraph:
+            arguments.append("fullgraph=True")
+        if self.options:
+            arguments.append(f"options={dict(self.options)!r}")
+        lines.append(f"compiled = torch.compile({', '.join(arguments)})")
+        return "\n".join(lines) + "\n"
+
+    def backend_name(self) -> str:
+        """Return a printable name of the backend."""
+        if isinstance(self.backend, str):
+            return self.backend
+        return getattr(self.backend, "__name__", type(self.backend).__name__)
+
+    def facts(self) -> dict[str, Any]:
+        """Return the recipe as plain data."""
+        return {
+            "backend": self.backend_name(),
+            "mode": self.mode,
+            "dynamic": self.dynamic,
+            "fullgraph": self.fullgraph,
+            "options": {key: repr(value) for key, value in self.options.items()},
+            "config": {key: repr(value) for key, value in self.config.items()},
+            "source": self.to_source(),
+        }
+
+
+def suggestion(word: str, known: list[str] | tuple[str, ...], otherwise: str) -> str:
+    """Return `did you mean ...` for the nearest known word, else something general."""
+    near = difflib.get_close_matches(word, known, n=1, cutoff=0.5)
+    return f"did you mean {near[0]!r}? {otherwise}" if near else otherwise
+
+
+def validate_config_key(key: str) -> None:
+    """Raise unless a key such as `inductor.fallback_random` names a setting that exists."""
+    area, dot, name = key.partition(".")
+    if area not in torchapi.CONFIG_MODULES or not dot:
+        raise UsageError(
+            f"{key!r} is not a compiler setting",
+            hint=f"write AREA.NAME with AREA one of {', '.join(torchapi.CONFIG_MODULES)}",
+        )
+    names = list(torchapi.config_module(area).get_config_copy())
+    if name not in names:
+        raise UsageError(
+            f"{area} has no setting {name!r}",
+            hint=suggestion(name, names, f"see torch's own {torchapi.CONFIG_MODULES[area]}"),
+        )

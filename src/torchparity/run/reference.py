@@ -1,0 +1,301 @@
+"""The float64 reference: the model runs as it is, and every storage has a float64 shadow beside it.
+
+Each operation is done twice: once on the real tensors, so that dtypes, random numbers, branches and
+decisions are eager's own, and once on the shadows, in float64, with every cast inside promoted. A
+shadow belongs to a storage, not to a tensor: views need no work, and writing in place through one
+view is seen through all others. A tensor without a shadow is exact, and is promoted when it is read.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+
+from torchparity import torchapi
+from torchparity.run.mode import Watch, fresh_outputs, written_tensors
+from torchparity.run.operators import Traits, float_tensors
+
+PROMOTED = {
+    torch.float16: torch.float64,
+    torch.bfloat16: torch.float64,
+    torch.float32: torch.float64,
+    torch.complex32: torch.complex128,
+    torch.complex64: torch.complex128,
+    torch.float8_e4m3fn: torch.float64,
+    torch.float8_e5m2: torch.float64,
+    torch.float8_e4m3fnuz: torch.float64,
+    torch.float8_e5m2fnuz: torch.float64,
+}
+# Dead shadows are looked for after this many new bytes, or a quarter of what is alive.
+SWEEP_BYTES = 16 << 20
+
+
+class NeedsPlainKernels(Exception):
+    """An operation has no float64 form: the run must be made again with the plain kernels."""
+
+
+@contextlib.contextmanager
+def plain_kernels() -> Iterator[None]:
+    """Turn off the fused kernels that have no float64 form (oneDNN and cuDNN recurrences, fused attention)."""
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+
+    with (
+        torch.backends.mkldnn.flags(enabled=False),
+        torch.backends.cudnn.flags(enabled=False),
+        sdpa_kernel(SDPBackend.MATH),
+    ):
+        yield
+
+
+class Shadows:
+    """Float64 twins of storages, dropped when the storage dies."""
+
+    def __init__(self) -> None:
+        self._entries: dict[int, tuple[Any, torch.dtype, torch.Tensor]] = {}
+        self._objects: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
+        self._new_bytes = 0
+        self._live_bytes = 0
+
+    def read(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Return the float64 value of a tensor."""
+        if tensor.dtype not in PROMOTED:
+            return tensor
+        twin = self._twin(tensor)
+        if twin is None:
+            return tensor.detach().to(PROMOTED[tensor.dtype])
+        if tensor.is_conj():
+            twin = twin.conj()
+        return twin.neg() if tensor.is_neg() else twin
+
+    def has(self, tensor: torch.Tensor) -> bool:
+        """Tell whether a tensor has a shadow of its own."""
+        return self._twin(tensor) is not None
+
+    def _twin(self, tensor: torch.Tensor) -> torch.Tensor | None:
+        if not torchapi.is_plain(tensor):
+            held = self._objects.get(id(tensor))
+            return held[1] if held is not None else None
+        key = torchapi.storage_key(tensor)
+        entry = self._entries.get(key) if key is not None else None
+        if entry is None or entry[0].expired():
+            return None
+        _, dtype, flat = entry
+        if dtype != tensor.dtype:
+            if dtype.is_complex and not tensor.is_complex():
+                flat = torch.view_as_real(flat).view(-1)
+            elif tensor.is_complex() and not dtype.is_complex:
+                flat = torch.view_as_complex(flat.view(-1, 2))
+            else:
+                return None
+        return flat.as_strided(tensor.size(), tensor.stride(), tensor.storage_offset())
+
+    def materialise(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Return the shadow of a tensor that is about to be written to, making one if it has none."""
+        twin = self._twin(tensor)
+        if twin is not None:
+            return twin
+        if not torchapi.is_plain(tensor):
+            self._objects[id(tensor)] = (tensor, tensor.detach().to(PROMOTED[tensor.dtype]))
+            return self._objects[id(tensor)][1]
+        storage = tensor.untyped_storage()
+        flat = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
+        flat.set_(storage, 0, (storage.nbytes() // tensor.element_size(),), (1,))
+        self._enter(tensor, flat.to(PROMOTED[tensor.dtype]))
+        twin = self._twin(tensor)
+        assert twin is not None
+        return twin
+
+    def write(self, tensor: torch.Tensor, value: torch.Tensor) -> None:
+        """Make `value` the shadow of a fresh result."""
+        wanted = PROMOTED[tensor.dtype]
+        if value.dtype != wanted:
+            value = value.to(wanted)
+        if not torchapi.is_plain(tensor):
+            self._objects[id(tensor)] = (tensor, value)
+            return
+        if self._twin(tensor) is None:
+            elements = tensor.untyped_storage().nbytes() // tensor.element_size()
+            if (
+                value.stride() == tensor.stride()
+                and tensor.storage_offset() == value.storage_offset() == 0
+                and value.untyped_storage().nbytes() == elements * value.element_size()
+            ):
+                self._enter(tensor, value.as_strided((elements,), (1,)))
+                return
+            self._enter(tensor, torch.zeros(elements, dtype=wanted, device=tensor.device))
+        twin = self._twin(tensor)
+        assert twin is not None
+        twin.copy_(value)
+
+    def _enter(self, tensor: torch.Tensor, flat: torch.Tensor) -> None:
+        key = torchapi.storage_key(tensor)
+        assert key is not None
+        size = flat.numel() * flat.element_size()
+        self._new_bytes += size
+        self._live_bytes += size
+        self._entries[key] = (
+            torchapi.StorageWeakRef(tensor.untyped_storage()),
+            tensor.dtype,
+            flat,
+        )
+        if self._new_bytes > max(SWEEP_BYTES, self._live_bytes // 4):
+            self._sweep()
+
+    def _sweep(self) -> None:
+        for key in [key for key, entry in self._entries.items() if entry[0].expired()]:
+            del self._entries[key]
+        self._new_bytes = 0
+        self._live_bytes = sum(
+            flat.numel() * flat.element_size() for _, _, flat in self._entries.values()
+        )
+
+    def forget(self, tensor: torch.Tensor) -> None:
+        """Drop a shadow that is no longer wanted."""
+        key = torchapi.storage_key(tensor)
+        if key is not None:
+            self._entries.pop(key, None)
+
+
+class Reference(Watch):
+    """Keeps a float64 shadow of everything that eager computes, and notes what depends on random numbers."""
+
+    def __init__(self, *, plain: bool = False) -> None:
+        super().__init__()
+        self.shadows = Shadows()
+        self.plain = plain
+        self.unpromoted: Counter[str] = Counter()
+        self.draws: list[torch.Tensor] = []
+        self.random_operations: Counter[str] = Counter()
+        self._random: dict[int, Any] = {}
+
+    def operate(
+        self, func: Callable[..., Any], traits: Traits, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        """Run one operation on the real tensors, then on their shadows."""
+        if traits.view:
+            return func(*args, **kwargs)
+        if traits.opaque and not self.plain:
+            raise NeedsPlainKernels(traits.name)
+        written = written_tensors(traits, args, kwargs)
+        written_floats = [tensor for tensor in written if tensor.dtype in PROMOTED]
+        early: tuple[Any, Any] | None = None
+        if written_floats:
+            for tensor in written_floats:
+                self.shadows.materialise(tensor)
+            early = self._promote(traits, args, kwargs)
+        outputs = func(*args, **kwargs)
+        fresh = fresh_outputs(outputs, args, kwargs)
+        self._follow_random(traits, args, kwargs, [*written, *fresh])
+        if traits.replayed:
+            self.draws += [leaf.clone() for leaf in torchapi.tree_leaves(outputs)]
+        fresh_floats = [tensor for tensor in fresh if tensor.dtype in PROMOTED]
+        if not fresh_floats and not written_floats:
+            return outputs
+        if (traits.random or traits.decides) and traits.name != "native_dropout":
+            for tensor in written_floats:
+                self.shadows.materialise(tensor).copy_(tensor)
+            return outputs
+        self._shadow(func, traits, early or self._promote(traits, args, kwargs), outputs, args, kwargs)
+        return outputs
+
+    def _promote(
+        self, traits: Traits, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[Any, Any]:
+        """Return the arguments with shadows for tensors and float64 for every float dtype."""
+        whole = not float_tensors((args, kwargs))
+
+        def promote(leaf: Any) -> Any:
+            if isinstance(leaf, torch.Tensor):
+                if leaf.dtype in PROMOTED:
+                    return self.shadows.read(leaf)
+                # An operation on integers alone that gives floats (a true division) is done on doubles.
+                integral = not leaf.is_floating_point() and leaf.dtype != torch.bool
+                return leaf.double() if whole and integral and not leaf.is_complex() else leaf
+            return PROMOTED.get(leaf, leaf) if isinstance(leaf, torch.dtype) else leaf
+
+        promoted = torchapi.tree_map(promote, (args, kwargs))
+        if traits.kinked:
+            decisive = args[1]
+            promoted = ((promoted[0][0], decisive.double(), *promoted[0][2:]), promoted[1])
+        return promoted[0], promoted[1]
+
+    def _shadow(
+        self,
+        func: Callable[..., Any],
+        traits: Traits,
+        promoted: tuple[Any, Any],
+        outputs: Any,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> None:
+        """Do the operation in float64 and keep the results; where that fails, eager's value stands in."""
+        fresh = {id(tensor) for tensor in fresh_outputs(outputs, args, kwargs)}
+        real = torchapi.tree_leaves(outputs)
+        try:
+            if traits.name == "native_dropout":
+                twins = [_dropout(promoted[0], outputs), outputs[1]]
+            else:
+                twins = torchapi.tree_leaves(func(*promoted[0], **promoted[1]))
+            for tensor, twin in zip(real, twins, strict=True):
+                if id(tensor) in fresh and tensor.dtype in PROMOTED:
+                    if twin.shape != tensor.shape:
+                        raise RuntimeError("the float64 result has another shape")
+                    self.shadows.write(tensor, twin)
+        except (RuntimeError, TypeError, ValueError, IndexError, NotImplementedError) as error:
+            if is_out_of_memory(error):
+                raise
+            self.unpromoted[traits.name] += 1
+            for tensor in written_tensors(traits, args, kwargs):
+                if tensor.dtype in PROMOTED:
+                    self.shadows.materialise(tensor).copy_(tensor)
+
+    def _follow_random(
+        self,
+        traits: Traits,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        results: list[torch.Tensor],
+    ) -> None:
+        """Mark results that come from a random number, directly or not."""
+        if traits.random:
+            self.random_operations[traits.name] += 1
+        elif not self._random or not any(
+            isinstance(leaf, torch.Tensor) and self.is_random(leaf)
+            for leaf in torchapi.tree_leaves((args, kwargs))
+        ):
+            return
+        for tensor in results:
+            key = torchapi.storage_key(tensor)
+            if key is not None:
+                self._random[key] = torchapi.StorageWeakRef(tensor.untyped_storage())
+
+    def is_random(self, tensor: torch.Tensor) -> bool:
+        """Tell whether a tensor's value depends on a random number."""
+        key = torchapi.storage_key(tensor)
+        entry = self._random.get(key) if key is not None else None
+        return entry is not None and not entry.expired()
+
+    def value(self, tensor: torch.Tensor) -> torch.Tensor | None:
+        """Return the float64 value of a result, or None where it has none (integers, float64 itself)."""
+        return self.shadows.read(tensor) if tensor.dtype in PROMOTED else None
+
+
+def _dropout(promoted: tuple[Any, ...], outputs: Any) -> torch.Tensor:
+    """Apply eager's own mask: float64 would draw another one."""
+    values, probability = promoted[0], promoted[1]
+    mask: torch.Tensor = outputs[1]
+    scale = 0.0 if probability == 1 else 1.0 / (1.0 - probability)
+    result: torch.Tensor = values * mask * scale
+    return result
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Tell whether an exception means that memory ran out, on the CPU or on a device."""
+    if isinstance(error, MemoryError | torch.OutOfMemoryError):
+        return True
+    text = str(error)
+    return "can't allocate memory" in text or "out of memory" in text

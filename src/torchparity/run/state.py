@@ -1,0 +1,268 @@
+"""All state that a run can read or write, saved once and put back before every run.
+
+Tensors are saved storage by storage, so that tied weights and views stay tied. Python attributes
+of modules (counters, caches, lists) are put back in place: the containers keep their identity,
+because Dynamo guards on it and a check must not cause recompilations of its own.
+"""
+
+from __future__ import annotations
+
+import copy
+import random
+from collections import OrderedDict, deque
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+
+from torchparity import torchapi
+from torchparity.compare.leaves import walk
+from torchparity.run.subject import loose_tensors, owned_modules
+
+Container = dict[Any, Any] | list[Any] | set[Any] | deque[Any]
+
+
+class RandomState:
+    """The state of every random generator: Python's, NumPy's, torch's on the CPU and on each device."""
+
+    def __init__(self) -> None:
+        self.python = random.getstate()
+        self.numpy = np.random.get_state()
+        self.cpu = torch.get_rng_state()
+        self.cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_available() else []
+
+    def restore(self) -> None:
+        """Put every generator back."""
+        random.setstate(self.python)
+        np.random.set_state(self.numpy)
+        torch.set_rng_state(self.cpu)
+        if self.cuda:
+            torch.cuda.set_rng_state_all(self.cuda)
+
+    @classmethod
+    def seeded(cls, seed: int) -> RandomState:
+        """Return the state right after seeding everything with one number."""
+        before = cls()
+        random.seed(seed)
+        np.random.seed(seed % 2**32)
+        torch.manual_seed(seed)
+        after = cls()
+        before.restore()
+        return after
+
+
+class Snapshot:
+    """The bytes of some storages, by identity."""
+
+    def __init__(self) -> None:
+        self.saved: dict[int, tuple[torch.UntypedStorage, torch.UntypedStorage]] = {}
+        self.clones: list[tuple[torch.Tensor, torch.Tensor]] = []
+
+    def save(self, tensor: torch.Tensor) -> None:
+        """Save a tensor's storage (once, however many tensors share it)."""
+        key = torchapi.storage_key(tensor)
+        if key is None or not torchapi.is_plain(tensor):
+            self.clones.append((tensor, tensor.detach().clone()))
+        elif key not in self.saved:
+            storage = tensor.untyped_storage()
+            self.saved[key] = (storage, storage.clone())
+
+    def restore(self) -> None:
+        """Write every saved byte back."""
+        for storage, saved in self.saved.values():
+            if storage.nbytes() != saved.nbytes():
+                storage.resize_(saved.nbytes())
+            storage.copy_(saved)
+        with torch.no_grad():
+            for tensor, clone in self.clones:
+                tensor.copy_(clone)
+
+    def original(self, tensor: torch.Tensor) -> torch.Tensor | None:
+        """Return what a tensor held when it was saved, as a view of the saved bytes."""
+        key = torchapi.storage_key(tensor)
+        if key is None or key not in self.saved:
+            return next((clone for held, clone in self.clones if held is tensor), None)
+        view = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
+        view.set_(self.saved[key][1], tensor.storage_offset(), tensor.size(), tensor.stride())
+        return view
+
+
+class ModelState:
+    """Parameters, buffers, other tensors, gradients, modes and Python attributes of a model."""
+
+    def __init__(self, model: Any) -> None:
+        self.modules = owned_modules(model)
+        self.loose = loose_tensors(model)
+        self.snapshot = Snapshot()
+        self.tensors: list[tuple[torch.Tensor, torch.Tensor, bool]] = []
+        self.gradients: list[tuple[torch.Tensor, torch.Tensor | None]] = []
+        self.containers: list[tuple[Container, Container]] = []
+        self.generators: list[tuple[torch.Generator, torch.Tensor]] = []
+        self.training = [
+            (module, module.training) for root in self.modules.values() for module in root.modules()
+        ]
+        seen: set[int] = set()
+        for root in self.modules.values():
+            for module in root.modules():
+                self._save_container(vars(module), seen, 0)
+        for tensor in self.loose.values():
+            self._save_tensor(tensor, seen)
+
+    def _save_container(self, container: Container, seen: set[int], depth: int) -> None:
+        if id(container) in seen or depth > 8:
+            return
+        seen.add(id(container))
+        self.containers.append((container, copy.copy(container)))
+        items = container.values() if isinstance(container, dict) else container
+        for item in items:
+            if isinstance(item, torch.Tensor):
+                self._save_tensor(item, seen)
+            elif isinstance(item, torch.Generator):
+                self.generators.append((item, item.get_state()))
+            elif type(item) in (dict, OrderedDict, list, set, deque):
+                self._save_container(item, seen, depth + 1)
+
+    def _save_tensor(self, tensor: torch.Tensor, seen: set[int]) -> None:
+        if id(tensor) in seen:
+            return
+        seen.add(id(tensor))
+        self.snapshot.save(tensor)
+        self.tensors.append((tensor, tensor.detach(), tensor.requires_grad))
+        if tensor.is_leaf:
+            self.gradients.append((tensor, tensor.grad))
+
+    def restore(self) -> None:
+        """Put everything back, gradients cleared: the ground every run starts from."""
+        for container, saved in self.containers:
+            refill(container, saved)
+        for tensor, data, requires_grad in self.tensors:
+            if torchapi.is_plain(tensor) and not _same_place(tensor, data):
+                tensor.data = data
+            if tensor.is_leaf and tensor.requires_grad != requires_grad:
+                tensor.requires_grad_(requires_grad)
+        self.snapshot.restore()
+        for generator, state in self.generators:
+            generator.set_state(state)
+        for tensor, _ in self.gradients:
+            tensor.grad = None
+
+    def set_training(self, training: bool) -> None:
+        """Switch every module to train or eval mode (some modules keep theirs: that is theirs to say)."""
+        for module in self.modules.values():
+            module.train(training)
+
+    def release(self) -> None:
+        """Give the model back to its owner as it was found: values, modes and gradients."""
+        self.restore()
+        for module, training in self.training:
+            module.training = training
+        for tensor, gradient in self.gradients:
+            tensor.grad = gradient
+
+    def named(self) -> Iterator[tuple[str, str, torch.Tensor]]:
+        """Yield (name, role, tensor) for parameters, buffers and loose tensors, each once."""
+        for root, module in self.modules.items():
+            prefix = f"{root}." if root else ""
+            for name, parameter in module.named_parameters():
+                yield prefix + name, "parameter", parameter
+            for name, buffer in module.named_buffers():
+                yield prefix + name, "buffer", buffer
+        for name, tensor in self.loose.items():
+            yield name, "tensor", tensor
+
+    def parameters(self) -> list[torch.Tensor]:
+        """Return what an optimizer would be given."""
+        found = [tensor for _, _, tensor in self.named() if tensor.requires_grad and tensor.is_leaf]
+        return found
+
+
+def _same_place(tensor: torch.Tensor, data: torch.Tensor) -> bool:
+    return (
+        torchapi.storage_key(tensor) == torchapi.storage_key(data)
+        and tensor.dtype == data.dtype
+        and tensor.shape == data.shape
+        and tensor.stride() == data.stride()
+        and tensor.storage_offset() == data.storage_offset()
+    )
+
+
+def refill(container: Container, saved: Container) -> None:
+    """Make a container hold what a copy of it holds, leaving it alone where it already does."""
+    if isinstance(container, dict) and isinstance(saved, dict):
+        if list(container) != list(saved):
+            container.clear()
+        for key, value in saved.items():
+            if key not in container or container[key] is not value:
+                container[key] = value
+    elif isinstance(container, list | deque) and isinstance(saved, list | deque):
+        if len(container) == len(saved) and all(
+            left is right for left, right in zip(container, saved, strict=True)
+        ):
+            return
+        container.clear()
+        container.extend(saved)
+    elif isinstance(container, set) and isinstance(saved, set) and container != saved:
+        container.clear()
+        container.update(saved)
+
+
+class CallInputs:
+    """Fresh inputs for every run: cloned storage by storage, so that views and shared arguments stay so."""
+
+    def __init__(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], state: ModelState) -> None:
+        self.args = args
+        self.kwargs = dict(kwargs)
+        self.state = state
+        self.generators = [
+            (leaf, leaf.get_state())
+            for _, leaf in walk((self.args, self.kwargs))
+            if isinstance(leaf, torch.Generator)
+        ]
+
+    def named(self) -> list[tuple[str, torch.Tensor]]:
+        """Return (path, tensor) of the user's own tensors."""
+        return [
+            (path, leaf)
+            for path, leaf in walk({"args": self.args, "kwargs": self.kwargs}, "")
+            if isinstance(leaf, torch.Tensor)
+        ]
+
+    def fresh(self, *, requires_grad: bool = False) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Return a copy of the arguments that a run may do anything to.
+
+        Tensors that belong to the model's own state are passed through, not copied. With
+        `requires_grad`, every float tensor asks for a gradient, whatever the user said.
+        """
+        memo: dict[int, Any] = {id(module): module for module in self.state.modules.values()}
+        storages: dict[int, torch.UntypedStorage] = {}
+        for _, tensor in self.named():
+            key = torchapi.storage_key(tensor)
+            if key is not None and key in self.state.snapshot.saved:
+                memo[id(tensor)] = tensor
+            elif id(tensor) not in memo:
+                memo[id(tensor)] = _clone(tensor, key, storages, requires_grad=requires_grad)
+        for generator, state in self.generators:
+            generator.set_state(state)
+            memo[id(generator)] = generator
+        args, kwargs = copy.deepcopy((self.args, self.kwargs), memo)
+        return args, kwargs
+
+
+def _clone(
+    tensor: torch.Tensor,
+    key: int | None,
+    storages: dict[int, torch.UntypedStorage],
+    *,
+    requires_grad: bool,
+) -> torch.Tensor:
+    wanted = tensor.requires_grad or (
+        requires_grad and (tensor.is_floating_point() or tensor.is_complex())
+    )
+    if key is None or not torchapi.is_plain(tensor) or tensor.is_conj() or tensor.is_neg():
+        return tensor.detach().clone().requires_grad_(wanted)
+    if key not in storages:
+        storages[key] = tensor.untyped_storage().clone()
+    clone = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
+    clone.set_(storages[key], tensor.storage_offset(), tensor.size(), tensor.stride())
+    return clone.requires_grad_(wanted)

@@ -1,0 +1,205 @@
+"""The one door to private torch: every private name that torchparity uses is looked up here, and nowhere else.
+
+A missing name is one clear error that tells the torch version. Lookups are lazy, so importing
+torchparity imports no compiler.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import torch
+from torch.multiprocessing.reductions import StorageWeakRef
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from torchparity.errors import TorchVersionError
+
+__all__ = ["StorageWeakRef", "TorchDispatchMode"]
+
+OpOverload = torch._ops.OpOverload
+HigherOrderOperator = torch._ops.HigherOrderOperator
+
+
+def lookup(path: str) -> Any:
+    """Return the object at a dotted path such as `torch._inductor.config.patch`."""
+    parts = path.split(".")
+    for split in range(len(parts), 0, -1):
+        try:
+            found: Any = importlib.import_module(".".join(parts[:split]))
+        except ModuleNotFoundError:
+            continue
+        try:
+            for name in parts[split:]:
+                found = getattr(found, name)
+        except AttributeError:
+            break
+        return found
+    raise TorchVersionError(
+        f"torch {torch.__version__} has no `{path}`, which torchparity stands on",
+        hint="torchparity works with torch 2.11 to 2.13: install one of these",
+    )
+
+
+# --- compilers -----------------------------------------------------------------------------------
+
+CONFIG_MODULES = {
+    "inductor": "torch._inductor.config",
+    "dynamo": "torch._dynamo.config",
+    "functorch": "torch._functorch.config",
+}
+
+
+def list_backends() -> list[str]:
+    """Return every backend name that torch.compile knows, debug ones included."""
+    return sorted(lookup("torch._dynamo.list_backends")(None))
+
+
+def config_module(area: str) -> Any:
+    """Return the configuration module of `inductor`, `dynamo` or `functorch`."""
+    return lookup(CONFIG_MODULES[area])
+
+
+@contextlib.contextmanager
+def patched_config(settings: Mapping[str, Any]) -> Iterator[None]:
+    """Apply settings such as `inductor.fallback_random` for the length of the context."""
+    with contextlib.ExitStack() as stack:
+        for key, value in settings.items():
+            area, name = key.split(".", 1)
+            stack.enter_context(config_module(area).patch({name: value}))
+        yield
+
+
+def fresh_compiler_cache() -> contextlib.AbstractContextManager[Any]:
+    """Give the compiler an empty cache folder for the length of the context."""
+    context: contextlib.AbstractContextManager[Any] = lookup("torch._inductor.utils.fresh_cache")()
+    return context
+
+
+def graphs_compiled() -> int:
+    """Return how many graphs Dynamo has captured since the last reset."""
+    return int(lookup("torch._dynamo.utils.counters")["stats"]["unique_graphs"])
+
+
+def is_compile_failure(error: BaseException) -> bool:
+    """Tell whether an exception comes from compiling, not from running what was compiled."""
+    kinds = [lookup("torch._dynamo.exc.TorchDynamoException")]
+    kinds.append(lookup("torch._inductor.exc.InductorError"))
+    return isinstance(error, tuple(kinds))
+
+
+def inner_failure(error: BaseException) -> BaseException:
+    """Return what a compiler failure wraps: the innermost exception that says what went wrong."""
+    inner = getattr(error, "inner_exception", None)
+    return inner_failure(inner) if isinstance(inner, BaseException) else error
+
+
+def aot_backend(
+    *, forward: Callable[..., Any], backward: Callable[..., Any]
+) -> Callable[[Any, list[Any]], Any]:
+    """Return a torch.compile backend that hands the forward and backward ATen graphs to two compilers."""
+    build = lookup("torch._dynamo.backends.common.aot_autograd")
+    backend: Callable[[Any, list[Any]], Any] = build(fw_compiler=forward, bw_compiler=backward)
+    return backend
+
+
+def boxed(function: Callable[..., Any]) -> Callable[[list[Any]], Any]:
+    """Give a function the calling convention that AOTAutograd wants: one list, emptied by the callee."""
+    make: Callable[[list[Any]], Any] = lookup("functorch.compile.make_boxed_func")(function)
+    return make
+
+
+def compile_with_inductor(graph_module: Any, inputs: list[Any], inner_compile: Any) -> Any:
+    """Run the whole of inductor with another function in place of its last step."""
+    return lookup("torch._inductor.compile_fx.compile_fx")(
+        graph_module, inputs, inner_compile=inner_compile
+    )
+
+
+def inductor_inner_compile() -> Callable[..., Any]:
+    """Return inductor's last step: one ATen graph in, one callable out."""
+    inner: Callable[..., Any] = lookup("torch._inductor.compile_fx.compile_fx_inner")
+    return inner
+
+
+# --- tensors and storages ------------------------------------------------------------------------
+
+
+def storage_key(tensor: torch.Tensor) -> int | None:
+    """Return the identity of a tensor's storage, or None where it has none (sparse, wrappers)."""
+    try:
+        return int(tensor.untyped_storage()._cdata)
+    except (NotImplementedError, RuntimeError):
+        return None
+
+
+def is_plain(tensor: torch.Tensor) -> bool:
+    """Tell whether a tensor is torch's own class with a strided layout and a storage."""
+    return (
+        type(tensor) in (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
+        and tensor.layout == torch.strided
+        and not tensor.is_quantized
+        and not tensor.is_nested
+    )
+
+
+def is_wrapper(tensor_type: type) -> bool:
+    """Tell whether a tensor class wraps other tensors and takes operations apart itself."""
+    return hasattr(tensor_type, "__tensor_flatten__")
+
+
+def pytree_children(value: Any) -> list[Any] | None:
+    """Return the children of a value whose class is registered as a pytree node, else None."""
+    registry = lookup("torch.utils._pytree.SUPPORTED_NODES")
+    if type(value) not in registry:
+        return None
+    return list(registry[type(value)].flatten_fn(value)[0])
+
+
+def tree_map(function: Callable[[Any], Any], tree: Any) -> Any:
+    """Apply a function to every leaf of a pytree."""
+    return lookup("torch.utils._pytree.tree_map")(function, tree)
+
+
+def tree_leaves(tree: Any) -> list[Any]:
+    """Return the leaves of a pytree, in order."""
+    leaves: list[Any] = lookup("torch.utils._pytree.tree_leaves")(tree)
+    return leaves
+
+
+# --- operators -----------------------------------------------------------------------------------
+
+
+def is_random(operator: OpOverload) -> bool:
+    """Tell whether an operator draws from a random generator."""
+    return torch.Tag.nondeterministic_seeded in operator.tags
+
+
+def is_pointwise(operator: OpOverload) -> bool:
+    """Tell whether an operator works element by element."""
+    return torch.Tag.pointwise in operator.tags
+
+
+def written_arguments(operator: OpOverload) -> tuple[int | str, ...]:
+    """Return the positions (names, for keyword-only ones) of the arguments an operator writes to."""
+    written: list[int | str] = []
+    for position, argument in enumerate(operator._schema.arguments):
+        alias = argument.alias_info
+        if alias is not None and alias.is_write:
+            written.append(argument.name if argument.kwarg_only else position)
+    return tuple(written)
+
+
+def base_name(operator: OpOverload) -> str:
+    """Return `aten::add` for `aten.add.Tensor`."""
+    name: str = operator._schema.name
+    return name
+
+
+def higher_order_kernel(operator: HigherOrderOperator) -> Callable[..., Any] | None:
+    """Return the plain implementation of a higher-order operator, where it has one."""
+    key = lookup("torch._C.DispatchKey").CompositeExplicitAutograd
+    kernel: Callable[..., Any] | None = operator.py_kernels.get(key)
+    return kernel
