@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from torchparity.compare.judgement import Tolerance
+from torchparity.compare.leaves import walk
 from torchparity.errors import AccuracyError, UsageError
 from torchparity.execute.oracle import CANDIDATE_RUNS, NOISE_RUNS, Oracle, Settings
 from torchparity.records import ProgressCallback, Status, Verdict
@@ -16,7 +17,7 @@ from torchparity.report.terminal import plain_text
 from torchparity.run.loss import MEAN, PROJECTION, Loss
 from torchparity.run.recipe import Recipe, suggestion
 from torchparity.run.step import OptimizerFactory, Plan
-from torchparity.run.subject import Subject, owned_modules
+from torchparity.run.subject import Subject, loose_tensors, owned_modules
 
 
 def check(
@@ -149,11 +150,7 @@ def plan_for(
             hint=f"use {PROJECTION!r}, {MEAN!r} or a function of the outputs",
         )
     if input_gradients is None:
-        input_gradients = wants_backward and not any(
-            parameter.requires_grad
-            for module in owned_modules(subject.model).values()
-            for parameter in module.parameters()
-        )
+        input_gradients = wants_backward and not asks_for_gradients(subject)
     return Plan(
         training=train,
         backward=wants_backward,
@@ -164,6 +161,15 @@ def plan_for(
         seed=seed,
         input_gradients=input_gradients,
     )
+
+
+def asks_for_gradients(subject: Subject) -> bool:
+    """Tell whether any parameter or input asks for a gradient; where none does, the float inputs are made to."""
+    modules = owned_modules(subject.model).values()
+    tensors = [parameter for module in modules for parameter in module.parameters()]
+    tensors += loose_tensors(subject.model).values()
+    tensors += [leaf for _, leaf in walk(subject.calls()) if isinstance(leaf, torch.Tensor)]
+    return any(tensor.requires_grad for tensor in tensors)
 
 
 def optimizer_factory(optimizer: OptimizerFactory | str) -> OptimizerFactory:

@@ -8,6 +8,11 @@ from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
 SCHEMA_VERSION = 1
+# Notes that a leaf can carry.
+UNCHANGED = "unchanged"
+NOT_DETERMINISTIC = "not deterministic"
+OTHER_RANDOM = "other random numbers"
+KINK = "kink"
 
 
 class Status(enum.Enum):

@@ -203,3 +203,23 @@ def higher_order_kernel(operator: HigherOrderOperator) -> Callable[..., Any] | N
     key = lookup("torch._C.DispatchKey").CompositeExplicitAutograd
     kernel: Callable[..., Any] | None = operator.py_kernels.get(key)
     return kernel
+
+
+def _forward_metadata() -> Any:
+    context = lookup("torch._guards.TracingContext").try_get()
+    return getattr(context, "fw_metadata", None)
+
+
+def mutated_inputs() -> list[int]:
+    """Return, while a forward graph is being compiled, which of its inputs its first outputs are written to."""
+    metadata = _forward_metadata()
+    return list(metadata.mutated_inp_runtime_indices) if metadata is not None else []
+
+
+def visible_outputs(count: int) -> int:
+    """Return how many of a forward graph's `count` outputs the user sees, written inputs included."""
+    metadata = _forward_metadata()
+    if metadata is None:
+        return count
+    seen = len(metadata.mutated_inp_runtime_indices) + len(metadata.output_info)
+    return min(count, seen)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -20,7 +20,7 @@ from torchparity.compare.judgement import (
 )
 from torchparity.compare.leaves import Leaf, parts_of
 from torchparity.compare.statistics import ExactBaseline, FloatBaseline
-from torchparity.records import Kind, LeafReport, Mismatch, Status
+from torchparity.records import UNCHANGED, Kind, LeafReport, Mismatch, Status
 
 # Roles whose strides and aliasing a user of the model can see.
 LAYOUT_ROLES = ("output",)
@@ -80,6 +80,8 @@ class Expectation:
         expected = tensor_of(self.leaf.value)
         if value is None or expected is None:
             return self._report(mismatches)
+        if not self.leaf.changed and not candidate.changed:
+            return replace(self._report(mismatches), note=UNCHANGED)
         judgements: list[tuple[str, FloatJudgement]] = []
         wrong = 0
         where: tuple[int, ...] | None = None

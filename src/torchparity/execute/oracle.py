@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -21,16 +21,18 @@ import torch
 
 from torchparity import torchapi
 from torchparity.compare.expectation import Comparison, Expectation, compare_all, tensor_of
-from torchparity.compare.judgement import Suspicion, Tolerance
-from torchparity.compare.leaves import Leaf, parts_of
+from torchparity.compare.judgement import Tolerance
+from torchparity.compare.leaves import Leaf
 from torchparity.compare.statistics import ExactBaseline, FloatBaseline
 from torchparity.errors import ResourceError
 from torchparity.execute import reasons
 from torchparity.execute.environment import environment
+from torchparity.execute.kinks import Suspects, numeric
 from torchparity.execute.random_probe import draws_eager_numbers
 from torchparity.records import (
+    NOT_DETERMINISTIC,
+    OTHER_RANDOM,
     Failure,
-    Kind,
     LeafReport,
     Progress,
     ProgressCallback,
@@ -48,21 +50,10 @@ NOISE_RUNS = 6
 CANDIDATE_RUNS = 2
 FLAKY_RUNS = 5
 AMPLITUDE = 4.0
-AMPLIFIED_RUNS = (4, 16)
 # Two eager runs may differ by this many times eager's own distance from float64.
 REPEATABLE = 20.0
 # State that lives on after a run: its leaves must be copied to be kept.
 LIVING_ROLES = ("parameter", "buffer", "tensor", "optimizer")
-# Differences that other random numbers explain; a wrong dtype they do not.
-NUMERIC_KINDS = (
-    Kind.VALUE,
-    Kind.BIAS,
-    Kind.NONFINITE,
-    Kind.INTEGER,
-    Kind.OBJECT,
-    Kind.SHAPE,
-    Kind.MUTATION,
-)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -387,7 +378,7 @@ class Oracle:
             status=Status.UNKNOWN,
             dtype=str(getattr(value, "dtype", type(value).__name__)).removeprefix("torch."),
             shape=tuple(getattr(value, "shape", ())),
-            note="not deterministic",
+            note=NOT_DETERMINISTIC,
         )
 
     # --- the decision ----------------------------------------------------------------------------
@@ -420,7 +411,7 @@ class Oracle:
 
     def _decide_same(self, candidate: Candidate) -> Verdict:
         reports = candidate.comparison.reports
-        unsteady = [path for path, report in reports.items() if report.note == "not deterministic"]
+        unsteady = [path for path, report in reports.items() if report.note == NOT_DETERMINISTIC]
         unknown = [path for path, report in reports.items() if report.status is Status.UNKNOWN]
         if unknown:
             why = [reasons.not_deterministic(unsteady)] if unsteady else []
@@ -431,49 +422,24 @@ class Oracle:
         return self._verdict(Status.SAME, [reasons.all_inside(len(reports))], reports)
 
     def _forgive_kinks(self, candidates: list[Candidate]) -> None:
-        """Run amplified noise where leaves differ in value, and forgive what it reaches too."""
-        paths = {
-            path
-            for entry in candidates
-            for path in entry.suspects
-            if _numeric(entry.comparison.reports[path]) and path in self.expectations
-        }
-        if not paths or self.tolerance.relative is not None:
+        """Where leaves differ in numbers only, see whether amplified noise reaches that far too."""
+        if self.tolerance.relative is not None:
             return
-        targets = {path: self.expectations[path] for path in paths}
-        followed: dict[str, list[tuple[str, Suspicion]]] = {path: [] for path in paths}
+        suspects = Suspects(self.expectations, self.tolerance)
         for entry in candidates:
-            for path in paths & set(entry.suspects):
-                found = targets[path].suspicions(entry.suspects[path], self.tolerance)
-                followed[path] += found.items()
-
-        def watch(leaf: Leaf) -> None:
-            value = tensor_of(leaf.value)
-            parts = {} if value is None else dict(parts_of(value))
-            for suffix, suspicion in followed.get(leaf.path, []):
-                if suffix in parts and tuple(parts[suffix].shape) == suspicion.shape:
-                    suspicion.add(parts[suffix])
-
-        scores = [entry.comparison.reports[path] for entry in candidates for path in entry.suspects]
-        clear = all(max(leaf.score, leaf.aggregate_score) > 5 * self.tolerance.threshold for leaf in scores)
-        least, most = AMPLIFIED_RUNS
-        for count in range(most):
-            if count >= least and clear and not any(
-                suspicion.reached() for entries in followed.values() for _, suspicion in entries
-            ):
+            for path, leaf in entry.suspects.items():
+                suspects.add(path, leaf, entry.comparison.reports[path])
+        for count in range(suspects.runs_wanted):
+            if suspects.decided(count):
                 break
-            self._run_noise(targets, amplitude=AMPLITUDE, watch=watch)
+            self._run_noise(suspects.expectations, amplitude=AMPLITUDE, watch=suspects.watch)
         forgiven = set()
         for entry in candidates:
-            for path in sorted(paths & set(entry.suspects)):
-                report = targets[path].judge(entry.suspects[path], self.tolerance)
-                if report.status is Status.DIFFERS and _numeric(report):
-                    suspicions = [held for _, held in followed[path]]
-                    if suspicions and all(held.explained() for held in suspicions):
-                        report = replace(report, status=Status.SAME, mismatches=(), note="kink")
+            for path, leaf in entry.suspects.items():
+                report = suspects.judge_again(path, leaf, entry.comparison.reports[path])
+                entry.comparison.reports[path] = report
                 if report.status is Status.SAME:
                     forgiven.add(path)
-                entry.comparison.reports[path] = report
         if forgiven:
             self.notes.append(reasons.kinks(sorted(forgiven)))
 
@@ -483,7 +449,7 @@ class Oracle:
             path
             for entry in candidates
             for path in entry.comparison.differing
-            if _numeric(entry.comparison.reports[path])
+            if numeric(entry.comparison.reports[path])
             and path in self.expectations
             and self.expectations[path].random
         }
@@ -493,7 +459,7 @@ class Oracle:
             for path in excusable & set(entry.comparison.differing):
                 report = entry.comparison.reports[path]
                 entry.comparison.reports[path] = replace(
-                    report, status=Status.UNKNOWN, note="other random numbers"
+                    report, status=Status.UNKNOWN, note=OTHER_RANDOM
                 )
         self.notes.append(
             reasons.other_random_numbers(self.recipe.backend_name(), sorted(excusable))
@@ -527,15 +493,5 @@ def _rank(leaf: LeafReport) -> float:
     return max(leaf.score, leaf.aggregate_score)
 
 
-def _numeric(report: LeafReport) -> bool:
-    return all(mismatch.kind in NUMERIC_KINDS for mismatch in report.mismatches)
-
-
 def _fails(candidate: Candidate) -> bool:
     return candidate.failure is not None or bool(candidate.comparison.differing)
-
-
-def run_events(verdict: Verdict) -> Iterator[str]:
-    """Yield one line for each run of a verdict."""
-    for record in verdict.runs:
-        yield f"{record.name}: {record.ending} in {record.seconds:.2f} s"

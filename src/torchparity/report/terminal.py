@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from torchparity.records import LeafReport, Status, Verdict
+from torchparity.records import UNCHANGED, LeafReport, Status, Verdict
 
 STYLES = {Status.SAME: "bold green", Status.DIFFERS: "bold red", Status.UNKNOWN: "bold yellow"}
 SHOWN_LEAVES = 10
@@ -27,28 +27,33 @@ def render(verdict: Verdict, console: Console, *, leaves: int = SHOWN_LEAVES) ->
         console.print(f"  {escape(reason)}", highlight=False)
     if verdict.failure is not None and verdict.failure.frame:
         console.print(f"  at {escape(verdict.failure.frame)}", highlight=False)
-    shown = verdict.leaves[:leaves]
+    telling = [leaf for leaf in verdict.leaves if leaf.note != UNCHANGED]
+    shown = telling[:leaves]
     if shown:
         console.print(table(verdict, shown))
-    hidden = len(verdict.leaves) - len(shown)
-    if hidden > 0:
-        console.print(f"  ... and {hidden} more leaves (--leaves N shows more, --json FILE all)")
+    hidden = len(telling) - len(shown)
+    unchanged = len(verdict.leaves) - len(telling)
+    rest = [f"{hidden} more leaves (--leaves N shows more, --json FILE all)"] if hidden else []
+    rest += [f"{unchanged} parameters, buffers and inputs left unchanged by both"] if unchanged else []
+    if rest:
+        console.print(f"  and {', and '.join(rest)}", highlight=False)
 
 
-def table(verdict: Verdict, shown: tuple[LeafReport, ...]) -> Table:
+def table(verdict: Verdict, shown: list[LeafReport]) -> Table:
     """Return the table of leaves."""
-    result = Table(box=None, pad_edge=False, header_style="dim")
-    for name, justify in (
-        ("leaf", "left"),
-        ("kind", "left"),
-        ("eager error", "right"),
-        ("compiled error", "right"),
-        ("allowed", "right"),
-        ("score", "right"),
-        ("where", "left"),
-    ):
-        overflow = "fold" if name == "leaf" else "ellipsis"
-        result.add_column(name, justify=justify, overflow=overflow)  # type: ignore[arg-type]
+    against = "float64" if any(leaf.has_reference for leaf in shown) else "eager"
+    result = Table(
+        box=None,
+        pad_edge=False,
+        header_style="dim",
+        caption=f"errors against {against}; a score over {verdict.threshold:g} is no rounding",
+        caption_justify="left",
+    )
+    result.add_column("leaf", overflow="fold", min_width=16)
+    result.add_column("kind")
+    for name in ("eager", "compiled", "allowed", "score"):
+        result.add_column(name, justify="right", no_wrap=True)
+    result.add_column("where")
     for leaf in shown:
         style = "" if leaf.status is Status.SAME else STYLES[leaf.status].removeprefix("bold ")
         result.add_row(
@@ -57,7 +62,7 @@ def table(verdict: Verdict, shown: tuple[LeafReport, ...]) -> Table:
             number(leaf.eager_error),
             number(leaf.candidate_error),
             number(leaf.allowed),
-            score_cell(leaf, verdict.threshold),
+            score_cell(leaf),
             escape(where_cell(leaf)),
             style=style,
         )
@@ -73,12 +78,9 @@ def kind_cell(leaf: LeafReport) -> str:
     return "nearer than eager" if leaf.nearer_than_eager else "ok"
 
 
-def score_cell(leaf: LeafReport, threshold: float) -> str:
-    """Show the score beside the threshold it must stay under."""
-    score = max(leaf.score, leaf.aggregate_score)
-    if score == 0:
-        return "0"
-    return f"{score:.3g} / {threshold:g}"
+def score_cell(leaf: LeafReport) -> str:
+    """Show the worse of the two scores."""
+    return f"{max(leaf.score, leaf.aggregate_score):.3g}"
 
 
 def where_cell(leaf: LeafReport) -> str:

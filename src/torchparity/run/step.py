@@ -135,6 +135,9 @@ class Runner:
             phase[0] = "forward"
             with mode(), torch.set_grad_enabled(plan.backward), self._autocast():
                 outputs = function(*args, **kwargs)
+            state = list(self.state.named())
+            for path, value in walk(outputs, "output"):
+                consume(self._output(prefix + path, value, self._places(inputs, state)))
             loss = None
             if plan.backward:
                 phase[0] = "backward"
@@ -145,9 +148,9 @@ class Runner:
                 with mode():
                     optimizer.step()
             phase[0] = "collect"
-            for leaf in self._leaves(prefix, call, inputs, outputs, loss, optimizer):
-                consume(leaf)
             del outputs
+            for leaf in self._leaves(prefix, call, inputs, loss, optimizer):
+                consume(leaf)
             for tensor in self.state.parameters():
                 tensor.grad = None
 
@@ -161,15 +164,11 @@ class Runner:
         prefix: str,
         call: CallInputs,
         inputs: list[tuple[str, torch.Tensor]],
-        outputs: Any,
         loss: torch.Tensor | None,
         optimizer: torch.optim.Optimizer | None,
     ) -> Iterator[Leaf]:
-        """Yield outputs, gradients, parameters, buffers, optimizer state and inputs after one call."""
+        """Yield gradients, parameters, buffers, inputs and optimizer state after one call."""
         state = list(self.state.named())
-        places = self._places(inputs, state)
-        for path, value in walk(outputs, "output"):
-            yield self._output(prefix + path, value, places)
         if loss is not None:
             yield Leaf(path=f"{prefix}loss", role="loss", value=loss)
         if self.plan.backward:

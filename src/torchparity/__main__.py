@@ -1,0 +1,5 @@
+"""`python -m torchparity` is `torchparity`."""
+
+from torchparity.cli.main import main
+
+main()

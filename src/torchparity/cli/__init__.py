@@ -1,0 +1,1 @@
+"""The command line: parser, option groups, exit codes; no logic."""

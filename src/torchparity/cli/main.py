@@ -1,0 +1,242 @@
+"""`torchparity`: commands, options and exit codes (0 same, 1 differs, 2 usage, 125 unknown)."""
+
+from __future__ import annotations
+
+import ast
+import sys
+import warnings
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+from torchparity import records
+from torchparity.cli.target import load_subject
+from torchparity.errors import ParityError, UsageError
+from torchparity.faults import KINDS
+from torchparity.pipeline import check as run_check
+from torchparity.report.machine import write_json
+from torchparity.report.terminal import render
+from torchparity.torchapi import list_backends
+from torchparity.version import __version__
+
+app = typer.Typer(
+    name="torchparity",
+    help="Does the compiled PyTorch model still compute what the model computes?",
+    no_args_is_help=True,
+    rich_markup_mode="rich",
+    pretty_exceptions_enable=False,
+)
+
+MODEL = "What to run"
+COMPILER = "The compiler"
+JUDGEMENT = "The judgement"
+OUTPUT = "Output"
+
+
+def show_version(value: bool) -> None:
+    """Print the version and leave."""
+    if value:
+        print(f"torchparity {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def common(
+    version: Annotated[
+        bool, typer.Option("--version", callback=show_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    """Does the compiled PyTorch model still compute what the model computes?"""
+
+
+@app.command()
+def check(
+    target: Annotated[
+        str, typer.Argument(help="file.py:name or package.module:name; a model, a function or a factory.")
+    ],
+    train: Annotated[
+        bool, typer.Option("--train", help="Train mode, forward and backward.", rich_help_panel=MODEL)
+    ] = False,
+    backward: Annotated[
+        bool, typer.Option("--backward", help="Backward too, in eval mode.", rich_help_panel=MODEL)
+    ] = False,
+    steps: Annotated[
+        int | None, typer.Option("--steps", help="Optimizer steps to compare.", rich_help_panel=MODEL)
+    ] = None,
+    optimizer: Annotated[
+        str | None,
+        typer.Option("--optimizer", help="A torch.optim class, such as adamw.", rich_help_panel=MODEL),
+    ] = None,
+    autocast: Annotated[
+        str | None, typer.Option("--autocast", help="Run under autocast: bfloat16 or float16.", rich_help_panel=MODEL)
+    ] = None,
+    loss: Annotated[
+        str | None,
+        typer.Option("--loss", help="projection (seeded, the default) or mean.", rich_help_panel=MODEL),
+    ] = None,
+    input_gradients: Annotated[
+        bool,
+        typer.Option("--input-gradients", help="Ask for gradients of all float inputs.", rich_help_panel=MODEL),
+    ] = False,
+    device: Annotated[
+        str | None, typer.Option("--device", help="Move model and inputs there first.", rich_help_panel=MODEL)
+    ] = None,
+    seed: Annotated[int, typer.Option("--seed", help="Seed of everything random.", rich_help_panel=MODEL)] = 0,
+    backend: Annotated[
+        str, typer.Option("--backend", help="Any torch.compile backend.", rich_help_panel=COMPILER)
+    ] = "inductor",
+    mode: Annotated[
+        str | None, typer.Option("--mode", help="A torch.compile mode.", rich_help_panel=COMPILER)
+    ] = None,
+    dynamic: Annotated[
+        bool | None,
+        typer.Option("--dynamic/--static", help="Dynamic shapes on or off.", rich_help_panel=COMPILER),
+    ] = None,
+    fullgraph: Annotated[
+        bool, typer.Option("--fullgraph", help="Refuse graph breaks.", rich_help_panel=COMPILER)
+    ] = False,
+    config: Annotated[
+        list[str] | None,
+        typer.Option("--config", help="AREA.KEY=VALUE, such as inductor.max_fusion_size=1.", rich_help_panel=COMPILER),
+    ] = None,
+    fresh_cache: Annotated[
+        bool, typer.Option("--fresh-cache", help="Compile with an empty cache.", rich_help_panel=COMPILER)
+    ] = False,
+    tolerance: Annotated[
+        float | None,
+        typer.Option("--tolerance", help="Allow this share of a leaf's scale, not its noise.", rich_help_panel=JUDGEMENT),
+    ] = None,
+    no_reference: Annotated[
+        bool, typer.Option("--no-reference", help="Do without the float64 reference.", rich_help_panel=JUDGEMENT)
+    ] = False,
+    runs: Annotated[
+        int, typer.Option("--runs", help="Runs of the compiled model.", rich_help_panel=JUDGEMENT)
+    ] = 2,
+    json: Annotated[
+        Path | None, typer.Option("--json", help="Write everything to this file.", rich_help_panel=OUTPUT)
+    ] = None,
+    leaves: Annotated[int, typer.Option("--leaves", help="Rows of the table.", rich_help_panel=OUTPUT)] = 10,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress.", rich_help_panel=OUTPUT)] = False,
+) -> None:
+    """Compare a model with its compiled form.
+
+    Exit code: 0 same, 1 differs, 2 usage, 125 unknown (as `git bisect run` wants it).
+    """
+    if json is not None and not json.absolute().parent.is_dir():
+        raise UsageError(
+            f"there is no folder {json.parent} to write {json.name} to", hint="make it first"
+        )
+    settings = dict(read_setting(entry) for entry in config or [])
+    with ProgressLine(quiet=quiet) as progress:
+        subject = load_subject(target, device=device)
+        verdict = run_check(
+            subject,
+            backend=backend,
+            mode=mode,
+            dynamic=dynamic,
+            fullgraph=fullgraph,
+            config=settings,
+            fresh_cache=fresh_cache,
+            train=train,
+            backward=True if backward else None,
+            steps=steps,
+            optimizer=optimizer,
+            autocast=autocast,
+            loss=loss,
+            input_gradients=True if input_gradients else None,
+            seed=seed,
+            tolerance=tolerance,
+            reference=not no_reference,
+            candidate_runs=runs,
+            progress=progress,
+        )
+    render(verdict, Console(), leaves=leaves)
+    if json is not None:
+        write_json(verdict, json)
+    raise typer.Exit(verdict.exit_code)
+
+
+@app.command()
+def backends() -> None:
+    """List the backends that torch.compile knows here."""
+    for name in list_backends():
+        print(name)
+
+
+@app.command()
+def faults() -> None:
+    """List the faults that can be planted, to see whether a check would notice."""
+    width = max(map(len, KINDS))
+    for name, fault in KINDS.items():
+        print(f"{name:{width}}  {fault.summary}")
+
+
+def read_setting(entry: str) -> tuple[str, Any]:
+    """Read KEY=VALUE; the value is a Python literal, or else a string."""
+    key, separator, text = entry.partition("=")
+    if not separator or not key:
+        raise UsageError(f"{entry!r} is not a setting", hint="write --config inductor.key=value")
+    try:
+        return key, ast.literal_eval(text)
+    except (ValueError, SyntaxError):
+        words = {"true": True, "false": False, "none": None}
+        return key, words.get(text.lower(), text)
+
+
+class ProgressLine:
+    """One line on stderr: which run of how many, and for how long."""
+
+    def __init__(self, *, quiet: bool) -> None:
+        console = Console(stderr=True)
+        self.plain = not console.is_terminal and not quiet
+        self.console = console
+        self.bar = Progress(
+            SpinnerColumn(),
+            TextColumn("{task.description}"),
+            BarColumn(),
+            TextColumn("run {task.completed} of {task.total}"),
+            TimeElapsedColumn(),
+            console=console,
+            transient=True,
+            disable=quiet or self.plain,
+        )
+        self.task = self.bar.add_task("loading", total=None)
+
+    def __enter__(self) -> ProgressLine:
+        self.bar.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.bar.stop()
+
+    def __call__(self, event: records.Progress) -> None:
+        """Show the run that is about to start."""
+        if self.plain:
+            self.console.print(f"run {event.run} of {event.runs}: {event.name}", highlight=False)
+        self.bar.update(self.task, description=event.name, completed=event.run, total=event.runs)
+
+
+def main() -> None:
+    """Run the command line: what we raise on purpose becomes two lines, anything else keeps its traceback."""
+    warnings.filterwarnings("ignore", module=r"torch\..*")
+    console = Console(stderr=True, soft_wrap=True)
+    try:
+        code = app(standalone_mode=False)
+    except ParityError as error:
+        console.print(f"error: {error.message}", style="red", markup=False, highlight=False)
+        console.print(f"hint: {error.hint}", markup=False, highlight=False)
+        sys.exit(error.exit_code)
+    except (typer.Abort, KeyboardInterrupt):
+        console.print("interrupted")
+        sys.exit(130)
+    except Exception as error:
+        # What the parser raises. Its class lives in click or inside typer, by typer's version.
+        if not hasattr(error, "format_message"):
+            raise
+        console.print(f"error: {error.format_message()}", style="red", markup=False, highlight=False)
+        console.print("hint: torchparity --help shows what can be said", markup=False, highlight=False)
+        sys.exit(2)
+    sys.exit(code if isinstance(code, int) else 0)

@@ -1,0 +1,92 @@
+"""Differences that rounding itself can make: a ReLU at zero, a router's tie, an argmax between equals.
+
+Where leaves differ in numbers, the model runs again with amplified noise. What that noise reaches is
+the other side of a kink and is forgiven; what it does not reach is an error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from torchparity.compare.expectation import Expectation, tensor_of
+from torchparity.compare.judgement import Suspicion, Tolerance
+from torchparity.compare.leaves import Leaf, parts_of
+from torchparity.records import KINK, Kind, LeafReport, Status
+
+# At least and at most so many amplified runs.
+LEAST, MOST = 4, 16
+# A score this many times the threshold needs no finer estimate of the noise.
+CLEAR = 5.0
+NUMERIC_KINDS = (
+    Kind.VALUE,
+    Kind.BIAS,
+    Kind.NONFINITE,
+    Kind.INTEGER,
+    Kind.OBJECT,
+    Kind.SHAPE,
+    Kind.MUTATION,
+)
+
+
+def numeric(report: LeafReport) -> bool:
+    """Tell whether numbers alone differ: noise, or other random numbers, might explain that."""
+    return all(mismatch.kind in NUMERIC_KINDS for mismatch in report.mismatches)
+
+
+class Suspects:
+    """The leaves of candidate runs that differ in numbers, followed through amplified noise."""
+
+    def __init__(self, expectations: Mapping[str, Expectation], tolerance: Tolerance) -> None:
+        self._all = expectations
+        self.tolerance = tolerance
+        self.expectations: dict[str, Expectation] = {}
+        self.scores: dict[str, float] = {}
+        self.followed: dict[str, list[tuple[str, Suspicion]]] = {}
+        self._final = False
+
+    @property
+    def runs_wanted(self) -> int:
+        """At most so many amplified runs are worth making."""
+        return MOST if self.expectations and not self._final else 0
+
+    def add(self, path: str, leaf: Leaf, report: LeafReport) -> None:
+        """Follow one differing leaf."""
+        if not numeric(report) or path not in self._all:
+            self._final = True  # A wrong dtype or a missing leaf decides, whatever the numbers do.
+            return
+        expectation = self._all[path]
+        self.expectations[path] = expectation
+        found = expectation.suspicions(leaf, self.tolerance)
+        self.followed.setdefault(path, []).extend(found.items())
+        score = max(report.score, report.aggregate_score)
+        self.scores[path] = max(score, self.scores.get(path, 0.0))
+
+    def watch(self, leaf: Leaf) -> None:
+        """Follow the suspicious elements through one amplified run."""
+        value = tensor_of(leaf.value)
+        parts = {} if value is None else dict(parts_of(value))
+        for suffix, suspicion in self.followed.get(leaf.path, []):
+            if suffix in parts and tuple(parts[suffix].shape) == suspicion.shape:
+                suspicion.add(parts[suffix])
+
+    def decided(self, runs: int) -> bool:
+        """Tell whether some leaf is far off and no noise comes near it: the verdict cannot change any more."""
+        if runs < LEAST:
+            return False
+        return any(
+            score > CLEAR * self.tolerance.threshold
+            and not any(suspicion.reached() for _, suspicion in self.followed[path])
+            for path, score in self.scores.items()
+        )
+
+    def judge_again(self, path: str, leaf: Leaf, report: LeafReport) -> LeafReport:
+        """Judge a leaf with all that is now known of the noise."""
+        if path not in self.expectations:
+            return report
+        again = self.expectations[path].judge(leaf, self.tolerance)
+        suspicions = [suspicion for _, suspicion in self.followed[path]]
+        if again.status is Status.DIFFERS and suspicions and numeric(again):
+            if all(suspicion.explained() for suspicion in suspicions):
+                return replace(again, status=Status.SAME, mismatches=(), note=KINK)
+        return again
