@@ -11,7 +11,15 @@ from dataclasses import dataclass
 
 import torch
 
-from torchparity.compare.statistics import PROFILE_TERMS, ExactBaseline, FloatBaseline, as_real, matrix
+from torchparity.compare.statistics import (
+    PROFILE_TERMS,
+    ExactBaseline,
+    FloatBaseline,
+    Sums,
+    as_real,
+    energy,
+    matrix,
+)
 
 THRESHOLD = 12.0
 # A compiler may be biased by one float32 rounding in everything it does (another exp, another
@@ -54,36 +62,40 @@ class Tolerance:
         if self.relative is None:
             return baseline.allowance(rows, columns)
         scale = baseline.block(rows, columns).abs().clamp_(min=baseline.rms())
-        return scale.mul_(self.relative / self.threshold)
+        return scale.mul_(self.relative / self.threshold).add_(baseline.tiny)
 
 
 def judge_float(
     baseline: FloatBaseline, candidate: torch.Tensor, tolerance: Tolerance
 ) -> FloatJudgement:
     """Compare a candidate with the truth: element by element, by position of NaN and Inf, and in aggregate."""
-    values = matrix(candidate, baseline.layout)
+    if torch.equal(values := matrix(candidate, baseline.layout), baseline.eager):
+        return identical(baseline)
     score, allowed, position, wrong = 0.0, 0.0, 0, 0
     nonfinite_position: int | None = None
     squares = 0.0
+    sums = Sums.zeros(baseline.layout, baseline.device)
     for rows, columns in baseline.layout.blocks(baseline.device):
         difference = baseline.difference(values, rows, columns)
-        if baseline.truth is not None or not bool(torch.isfinite(difference).all()):
+        if baseline.truth is not None or not math.isfinite(energy(difference)):
             difference, bad = _nonfinite(baseline, values, rows, columns)
             if nonfinite_position is None and bool(bad.any()):
                 nonfinite_position = _position(baseline, rows, columns, int(bad.int().argmax()))
-        distance = difference.abs_()
-        squares += float(distance.square().sum(dtype=torch.float64))
+        squares += energy(difference)
+        sums.add(rows, columns, difference, baseline.block(rows, columns))
         unit = tolerance.allowance(baseline, rows, columns)
-        ratio = torch.where(distance == 0, 0.0, distance / unit)
-        wrong += int((ratio > tolerance.threshold).sum())
-        worst = int(ratio.argmax()) if ratio.numel() else 0
-        if ratio.numel() and float(ratio.flatten()[worst]) > score:
-            score = float(ratio.flatten()[worst])
-            allowed = float(unit.flatten()[worst]) * tolerance.threshold
-            position = _position(baseline, rows, columns, worst)
+        ratio = difference.abs_().div_(unit)
+        worst = float(ratio.max()) if ratio.numel() else 0.0
+        if worst > tolerance.threshold:
+            wrong += int((ratio > tolerance.threshold).sum())
+        if worst > score:
+            inside = int(ratio.argmax())
+            score = worst
+            allowed = float(unit.flatten()[inside]) * tolerance.threshold
+            position = _position(baseline, rows, columns, inside)
     aggregate, aggregate_score = ("", 0.0)
     if tolerance.relative is None:
-        aggregate, aggregate_score = judge_aggregates(baseline, candidate)
+        aggregate, aggregate_score = judge_aggregates(baseline, sums)
     row, column = divmod(position, max(1, baseline.layout.columns))
     eager_error, candidate_error = 0.0, 0.0
     if baseline.layout.total:
@@ -102,6 +114,24 @@ def judge_float(
         aggregate_score=aggregate_score,
         eager_rms_error=eager_rms_error(baseline),
         candidate_rms_error=math.sqrt(squares / max(1, baseline.layout.total)),
+    )
+
+
+def identical(baseline: FloatBaseline) -> FloatJudgement:
+    """What eager, bit for bit, is judged to be."""
+    error = eager_rms_error(baseline)
+    return FloatJudgement(
+        score=0.0,
+        position=0,
+        allowed=0.0,
+        eager_error=error,
+        candidate_error=error,
+        wrong_elements=0,
+        nonfinite_position=None,
+        aggregate="",
+        aggregate_score=0.0,
+        eager_rms_error=error,
+        candidate_rms_error=error,
     )
 
 
@@ -142,30 +172,26 @@ def _identical(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
 
 def eager_rms_error(baseline: FloatBaseline) -> float:
     """Root mean square of eager minus truth."""
-    if baseline.correction is not None:
-        total = float(baseline.correction.square().sum(dtype=torch.float64))
-        return math.sqrt(total / max(1, baseline.layout.total))
+    if not baseline.has_reference:
+        return 0.0
     total = 0.0
-    if baseline.truth is not None:
-        for rows, columns in baseline.layout.blocks(baseline.device):
-            difference = baseline.difference(baseline.eager, rows, columns)
-            total += float(difference.square().sum(dtype=torch.float64))
+    for rows, columns in baseline.layout.blocks(baseline.device):
+        total += energy(baseline.difference(baseline.eager, rows, columns))
     return math.sqrt(total / max(1, baseline.layout.total))
 
 
-def judge_aggregates(baseline: FloatBaseline, candidate: torch.Tensor) -> tuple[str, float]:
+def judge_aggregates(baseline: FloatBaseline, sums: Sums) -> tuple[str, float]:
     """Return the name and score of the aggregate that is worst: a mean, a scale, a row's or a column's."""
     worst, worst_score = "", 0.0
     if baseline.layout.total < PROFILE_TERMS or not baseline.samples:
         return worst, worst_score
     floors = aggregate_floors(baseline)
-    for name, vector in baseline.measure(candidate).vectors().items():
+    for name, vector in sums.vectors().items():
         if name not in floors:
             continue
         variance = baseline.sum_squares[name] / baseline.samples
         unit = (variance + variance.mean()).sqrt() + floors[name]
-        ratio = torch.where(vector == 0, 0.0, vector.abs() / unit)
-        score = float(ratio.max())
+        score = float((vector.abs() / unit.clamp(min=torch.finfo(unit.dtype).tiny)).max())
         if score > worst_score:
             worst, worst_score = name, score
     return worst, worst_score

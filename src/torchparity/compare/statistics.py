@@ -22,6 +22,8 @@ import torch
 
 # Elements handled at a time: the temporaries of a block stay in a CPU's cache; a GPU wants more.
 BLOCK = {"cpu": 1 << 19, "other": 1 << 24}
+# Share of the leaf's mean noise variance that every element is granted whatever its surroundings say.
+POOL_SHARE = 0.01
 # A row or column profile is an average; under this many terms it is too rough to be used.
 PROFILE_TERMS = 16
 
@@ -97,12 +99,14 @@ class Sums:
         return cls(vector(shape.rows), vector(shape.columns), vector(shape.rows), vector(shape.columns))
 
     def add(self, rows: slice, columns: slice, difference: torch.Tensor, eager: torch.Tensor) -> None:
-        """Add one block."""
-        self.row[rows] += difference.sum(1)
-        self.column[columns] += difference.sum(0)
+        """Add one block (as products with ones: several times faster than a strided sum)."""
+        height, width = difference.shape
+        down, across = difference.new_ones(height), difference.new_ones(width)
+        self.row[rows] += difference @ across
+        self.column[columns] += down @ difference
         product = difference * eager
-        self.row_dot[rows] += product.sum(1)
-        self.column_dot[columns] += product.sum(0)
+        self.row_dot[rows] += product @ across
+        self.column_dot[columns] += down @ product
 
     def vectors(self) -> dict[str, torch.Tensor]:
         """Return every aggregate by name; the scalars are the sums over all rows."""
@@ -141,15 +145,15 @@ class FloatBaseline:
         )
         self.sum_squares: dict[str, torch.Tensor] = {}
         self.unit = self._unit()
-        self._pool: tuple[torch.Tensor, torch.Tensor, float] | None = None
+        self.tiny = torch.finfo(self.work).tiny
+        self._pool: tuple[torch.Tensor, torch.Tensor] | None = None
+        self._scale: tuple[torch.Tensor, torch.Tensor] | None = None
 
     def _split(self, reference: torch.Tensor | None) -> None:
         """Hold the truth as a correction to eager, or whole where something is not finite."""
         truth = None if reference is None else matrix(reference, self.layout)
-        finite = torch.isfinite(self.eager).all()
-        if truth is not None:
-            finite &= torch.isfinite(truth).all()
-        if not bool(finite):
+        finite = all_finite(self.eager) and (truth is None or all_finite(truth))
+        if not finite:
             self.truth = self.eager.to(torch.float64) if truth is None else truth.to(torch.float64)
             self.finite = torch.isfinite(self.eager) & torch.isfinite(self.truth)
             return
@@ -199,8 +203,8 @@ class FloatBaseline:
         sums = Sums.zeros(self.layout, self.device)
         for rows, columns in self.layout.blocks(self.device):
             difference = self.difference(values, rows, columns)
-            wild = ~torch.isfinite(difference)
-            if bool(wild.any()):
+            if not math.isfinite(energy(difference)):
+                wild = ~torch.isfinite(difference)
                 self._note_nonfinite(rows, columns, wild)
                 difference.masked_fill_(wild, 0.0)
             sums.add(rows, columns, difference, self.block(rows, columns))
@@ -220,65 +224,75 @@ class FloatBaseline:
 
     def allowance(self, rows: slice, columns: slice) -> torch.Tensor:
         """One noise unit for each element of a block: its own spread, its neighbours', and the rounding floor."""
-        row_noise, column_noise, mean_noise = self.pool()
-        variance = self.squares[rows, columns] / max(1, self.samples)
-        if mean_noise > 0:
-            variance = variance + torch.outer(row_noise[rows], column_noise[columns] / mean_noise)
-            variance = variance + POOL_SHARE * mean_noise
-        allowance = variance.sqrt_().mul_(self.unit)
-        scale = self.block(rows, columns).abs().add_(self._local_rms(rows, columns))
-        return allowance.add_(scale, alpha=self.epsilon / 2)
-
-    def pool(self) -> tuple[torch.Tensor, torch.Tensor, float]:
-        """Mean noise by row, by column and over all, in squared units."""
-        if self._pool is None:
-            scale = 1.0 / max(1, self.samples)
-            row = self.squares.mean(1, dtype=torch.float64) * scale
-            column = self.squares.mean(0, dtype=torch.float64) * scale
-            mean = float(row.mean()) if self.layout.total else 0.0
-            row, column = profiles(row, column, mean, self.layout)
-            self._pool = (row.to(self.work), column.to(self.work), mean)
-        return self._pool
-
-    def _local_rms(self, rows: slice, columns: slice) -> torch.Tensor:
-        """How large eager's values are around each element, from row and column energies."""
-        mean = self.rms() ** 2
-        if mean == 0:
-            return torch.zeros((), dtype=self.work, device=self.device)
-        row, column = profiles(
-            self.row_energy / self.layout.columns,
-            self.column_energy / self.layout.rows,
-            mean,
-            self.layout,
+        row_noise, column_noise = self.pool()
+        row_scale, column_scale = self._scales()
+        variance = torch.addr(
+            self.squares[rows, columns],
+            row_noise[rows],
+            column_noise[columns],
+            beta=1.0 / max(1, self.samples),
         )
-        local = torch.outer(row[rows], column[columns] / mean)
-        return local.sqrt_().to(self.work)
+        allowance = variance.sqrt_()
+        if self.unit != 1.0:
+            allowance.mul_(self.unit)
+        half = self.epsilon / 2
+        allowance.add_(self.block(rows, columns).abs(), alpha=half)
+        # A last bit of float64's smallest number keeps an exact zero from being divided by.
+        return allowance.addr_(row_scale[rows], column_scale[columns], alpha=half).add_(self.tiny)
 
-    def measure(self, sample: torch.Tensor) -> Sums:
-        """Return the sums of sample minus truth without counting the sample."""
-        values = matrix(sample, self.layout)
-        sums = Sums.zeros(self.layout, self.device)
-        for rows, columns in self.layout.blocks(self.device):
-            difference = self.difference(values, rows, columns)
-            torch.nan_to_num_(difference, nan=0.0, posinf=0.0, neginf=0.0)
-            sums.add(rows, columns, difference, self.block(rows, columns))
-        return sums
+    def pool(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """Vectors whose outer product is the mean noise around each element, in squared units."""
+        if self._pool is None:
+            share = 1.0 / max(1, self.samples)
+            row = self.squares.mean(1) * share
+            column = self.squares.mean(0) * share
+            self._pool = outer_profile(row.double(), column.double(), self.layout, POOL_SHARE)
+        row, column = self._pool
+        return row.to(self.work), column.to(self.work)
+
+    def _scales(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """Vectors whose outer product is how large eager's values are around each element."""
+        if self._scale is None:
+            row, column = outer_profile(
+                self.row_energy / self.layout.columns,
+                self.column_energy / self.layout.rows,
+                self.layout,
+                0.0,
+            )
+            self._scale = (row.sqrt().to(self.work), column.sqrt().to(self.work))
+        return self._scale
 
 
-# Share of the leaf's mean noise variance that every element is granted whatever its surroundings
-# say: a tenth of the leaf's noise, so that one loud row cannot hide the quiet ones.
-POOL_SHARE = 0.01
+def all_finite(values: torch.Tensor) -> bool:
+    """Tell whether no element is NaN or Inf (a sum tells, unless finite values overflow it)."""
+    return bool(torch.isfinite(values.sum())) or bool(torch.isfinite(values).all())
 
 
-def profiles(
-    row: torch.Tensor, column: torch.Tensor, mean: float, layout: Shape2d
+def energy(difference: torch.Tensor) -> float:
+    """Sum of squares; not finite where an element is not."""
+    flat = difference.reshape(-1)
+    return float(torch.dot(flat, flat))
+
+
+
+
+def outer_profile(
+    row: torch.Tensor, column: torch.Tensor, layout: Shape2d, share: float
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Flatten a profile that is the average of too few terms."""
+    """Return vectors whose outer product models a matrix with these row and column means.
+
+    A profile that is the average of too few terms is flattened. Every row and column gets at least
+    `share` of the mean, so that one loud row cannot hide the quiet ones nor leave them nothing.
+    """
+    mean = row.mean() if row.numel() else row.sum()
     if layout.columns < PROFILE_TERMS:
-        row = torch.full_like(row, mean)
+        row = torch.full_like(row, float(mean))
     if layout.rows < PROFILE_TERMS:
-        column = torch.full_like(column, mean)
-    return row, column
+        column = torch.full_like(column, float(mean))
+    if float(mean) == 0.0:
+        return torch.zeros_like(row), torch.zeros_like(column)
+    floor = math.sqrt(share) * mean
+    return row + floor, (column + floor) / mean
 
 
 class ExactBaseline:

@@ -255,6 +255,8 @@ class Oracle:
         self.expectations[leaf.path] = expectation
         if not reference.plain:
             self._compare_repeat(expectation, leaf)
+        if leaf.role == "gradient" and isinstance(value, torch.Tensor):
+            reference.shadows.forget(value)
 
     def _compare_repeat(self, expectation: Expectation, again: Leaf) -> None:
         """See whether eager gave the same leaf twice, but for what atomics on a GPU may change."""

@@ -151,8 +151,6 @@ class Runner:
             del outputs
             for leaf in self._leaves(prefix, call, inputs, loss, optimizer):
                 consume(leaf)
-            for tensor in self.state.parameters():
-                tensor.grad = None
 
     def _autocast(self) -> contextlib.AbstractContextManager[Any]:
         if self.plan.autocast is None:
@@ -174,10 +172,10 @@ class Runner:
         if self.plan.backward:
             for name, _, tensor in state:
                 if tensor.requires_grad and tensor.is_leaf:
-                    yield Leaf(path=f"{prefix}grad.{name}", role="gradient", value=tensor.grad)
+                    yield Leaf(path=f"{prefix}grad.{name}", role="gradient", value=taken(tensor))
             for path, tensor in inputs:
                 if tensor.requires_grad and tensor.is_leaf:
-                    yield Leaf(path=f"{prefix}grad.{path}", role="gradient", value=tensor.grad)
+                    yield Leaf(path=f"{prefix}grad.{path}", role="gradient", value=taken(tensor))
         for name, role, tensor in state:
             original = self.state.snapshot.original(tensor)
             yield self._state_leaf(f"{prefix}{role}.{name}", role, tensor, original)
@@ -233,6 +231,12 @@ class Runner:
             for path, value in walk(optimizer.state.get(tensor, {}), f"optimizer.{name}"):
                 held = value.detach() if isinstance(value, torch.Tensor) else value
                 yield Leaf(path=prefix + path, role="optimizer", value=held)
+
+
+def taken(tensor: torch.Tensor) -> torch.Tensor | None:
+    """Take a tensor's gradient away from it, so that it lives no longer than the leaf."""
+    gradient, tensor.grad = tensor.grad, None
+    return gradient
 
 
 def unchanged(tensor: torch.Tensor, original: torch.Tensor) -> bool:
