@@ -142,13 +142,14 @@ class Verdict:
 
     @property
     def kind(self) -> str:
-        """What sort of difference the worst leaf shows (or the run as a whole)."""
-        if self.failure is not None and self.status is Status.DIFFERS:
-            return self.failure.stage if self.failure.stage == "accepts_invalid" else "raises"
+        """What sort of difference it is: the worst leaf's, or, where no leaf differs, that of the run as a whole."""
         for leaf in self.leaves:
             if leaf.status is Status.DIFFERS:
                 return leaf.kind
-        return ""
+        if self.failure is None or self.status is not Status.DIFFERS:
+            return ""
+        accepts = self.failure.stage == Kind.ACCEPTS_INVALID.value
+        return Kind.ACCEPTS_INVALID.value if accepts else Kind.RAISES.value
 
     @property
     def worst(self) -> LeafReport | None:

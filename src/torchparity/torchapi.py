@@ -78,6 +78,13 @@ def fresh_compiler_cache() -> contextlib.AbstractContextManager[Any]:
     return context
 
 
+def dynamo_repro_settings() -> dict[str, Any]:
+    """Return the settings that torch's own accuracy check obeys."""
+    settings = config_module("dynamo")
+    names = ("repro_tolerance", "same_two_models_use_fp64")
+    return {name: getattr(settings, name) for name in names}
+
+
 def graphs_compiled() -> int:
     """Return how many graphs Dynamo has captured since the last reset."""
     return int(lookup("torch._dynamo.utils.counters")["stats"]["unique_graphs"])
@@ -122,6 +129,18 @@ def inductor_inner_compile() -> Callable[..., Any]:
     """Return inductor's last step: one ATen graph in, one callable out."""
     inner: Callable[..., Any] = lookup("torch._inductor.compile_fx.compile_fx_inner")
     return inner
+
+
+@contextlib.contextmanager
+def without_onednn() -> Iterator[None]:
+    """Turn oneDNN off. (`torch.backends.mkldnn.flags` does, but warns about Intel GPUs on every use.)"""
+    enabled = lookup("torch._C._get_mkldnn_enabled")()
+    switch = lookup("torch._C._set_mkldnn_enabled")
+    switch(False)
+    try:
+        yield
+    finally:
+        switch(enabled)
 
 
 # --- tensors and storages ------------------------------------------------------------------------

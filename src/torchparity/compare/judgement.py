@@ -21,7 +21,7 @@ from torchparity.compare.statistics import (
     matrix,
 )
 
-THRESHOLD = 12.0
+THRESHOLD = 8.0
 # A compiler may be biased by one float32 rounding in everything it does (another exp, another
 # order of a sum); roundings in the leaf's own dtype average out over the terms of a sum.
 FLOAT32_ROUNDING = 2.0**-23
@@ -70,7 +70,7 @@ def judge_float(
 ) -> FloatJudgement:
     """Compare a candidate with the truth: element by element, by position of NaN and Inf, and in aggregate."""
     if torch.equal(values := matrix(candidate, baseline.layout), baseline.eager):
-        return identical(baseline)
+        return bitwise_eager(baseline)
     score, allowed, position, wrong = 0.0, 0.0, 0, 0
     nonfinite_position: int | None = None
     squares = 0.0
@@ -117,7 +117,7 @@ def judge_float(
     )
 
 
-def identical(baseline: FloatBaseline) -> FloatJudgement:
+def bitwise_eager(baseline: FloatBaseline) -> FloatJudgement:
     """What eager, bit for bit, is judged to be."""
     error = eager_rms_error(baseline)
     return FloatJudgement(

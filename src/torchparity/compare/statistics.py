@@ -52,9 +52,11 @@ class Shape2d:
 
     def blocks(self, device: torch.device) -> Iterator[tuple[slice, slice]]:
         """Yield (row slice, column slice) pairs that cover the matrix."""
+        if not self.total:
+            return
         size = BLOCK.get(device.type, BLOCK["other"])
         columns = min(self.columns, size)
-        rows = max(1, size // max(1, columns))
+        rows = max(1, size // columns)
         for row in range(0, self.rows, rows):
             for column in range(0, self.columns, columns):
                 yield slice(row, row + rows), slice(column, column + columns)
@@ -68,6 +70,13 @@ def as_real(tensor: torch.Tensor) -> torch.Tensor:
     if tensor.is_floating_point() and tensor.element_size() == 1:
         return tensor.float()
     return tensor
+
+
+def identical(left: torch.Tensor, right: torch.Tensor) -> bool:
+    """Tell whether two plain tensors hold the same numbers (NaN is not the same as NaN)."""
+    if left.shape != right.shape or left.dtype != right.dtype:
+        return False
+    return torch.equal(as_real(left), as_real(right))
 
 
 def working_dtype(dtype: torch.dtype) -> torch.dtype:

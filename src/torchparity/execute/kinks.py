@@ -6,6 +6,7 @@ the other side of a kink and is forgiven; what it does not reach is an error.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import replace
 
@@ -59,7 +60,8 @@ class Suspects:
         self.expectations[path] = expectation
         found = expectation.suspicions(leaf, self.tolerance)
         self.followed.setdefault(path, []).extend(found.items())
-        score = max(report.score, report.aggregate_score)
+        kinds = {mismatch.kind for mismatch in report.mismatches}
+        score = math.inf if Kind.NONFINITE in kinds else max(report.score, report.aggregate_score)
         self.scores[path] = max(score, self.scores.get(path, 0.0))
 
     def watch(self, leaf: Leaf) -> None:

@@ -23,7 +23,7 @@ from torchparity import torchapi
 from torchparity.compare.expectation import Comparison, Expectation, compare_all, tensor_of
 from torchparity.compare.judgement import Tolerance
 from torchparity.compare.leaves import Leaf
-from torchparity.compare.statistics import ExactBaseline, FloatBaseline
+from torchparity.compare.statistics import ExactBaseline, FloatBaseline, as_real, identical
 from torchparity.errors import ResourceError
 from torchparity.execute import reasons
 from torchparity.execute.environment import environment
@@ -268,7 +268,7 @@ class Oracle:
         if left.shape != right.shape or left.dtype != right.dtype:
             expectation.deterministic = False
             return
-        if left.layout != torch.strided or torch.equal(left, right):
+        if left.layout != torch.strided or identical(left, right):
             return
         for baseline in expectation.parts.values():
             if isinstance(baseline, FloatBaseline):
@@ -477,10 +477,7 @@ def kept(leaf: Leaf) -> Leaf:
 
 def repeats(baseline: FloatBaseline, again: torch.Tensor) -> bool:
     """Tell whether a second eager run lies within rounding of the first."""
-    values = again.detach()
-    if again.is_complex():
-        values = torch.view_as_real(values)
-    values = values.reshape(baseline.layout.rows, baseline.layout.columns)
+    values = as_real(again).reshape(baseline.layout.rows, baseline.layout.columns)
     apart, error, scale = 0.0, 0.0, 0.0
     for rows, columns in baseline.layout.blocks(baseline.device):
         block = baseline.block(rows, columns)

@@ -97,7 +97,7 @@ class Planted:
         count = torchapi.visible_outputs(len(results)) if self.where == "forward" else len(results)
         for index in range(first, len(mutated) if inputs else count):
             result = results[index]
-            if not isinstance(result, Node) or not is_tensor(result, integers=bool(inputs)):
+            if not isinstance(result, Node) or not is_tensor(result, integers=None if inputs else False):
                 continue
             if self.fault.place == "mutation" and index not in inputs:
                 continue
@@ -152,11 +152,11 @@ def eligible(fault: Fault, node: Node) -> bool:
     return is_tensor(node, integers=fault.integers)
 
 
-def is_tensor(node: Node, *, integers: bool) -> bool:
-    """Tell whether a node's (first) result is a float tensor, or an integer one where asked for."""
+def is_tensor(node: Node, *, integers: bool | None) -> bool:
+    """Tell whether a node's (first) result is a float tensor, an integer one, or (None) any."""
     value = node.meta.get("val")
     if isinstance(value, list | tuple) and value:
         value = value[0]
     if not isinstance(value, torch.Tensor):
         return False
-    return value.is_floating_point() != integers or (integers and not value.is_floating_point())
+    return integers is None or value.is_floating_point() != integers

@@ -1,7 +1,8 @@
 """Rounding noise: run the model with every rounding moved by about one unit in the last place.
 
 Stochastic arithmetic on bit patterns: adding -1, 0 or 1 to the integer that holds a float moves it
-by one unit in its last place, in any dtype. A value whose low half of the mantissa is zero (an
+by one unit in its last place, in any dtype. One result in four is moved: half a unit root mean
+square, a little more than the 0.29 of correct rounding. A value whose low half of the mantissa is zero (an
 integer, a mask, a power of two, Inf, NaN) is taken for exact and is left alone, so that the noise
 does not break `mask == 1`. Random integers are drawn once and used from random offsets.
 """
@@ -22,6 +23,8 @@ from torchparity.run.operators import Traits, float_tensors, terms
 BANK_SIZE = 1 << 20
 # Perturbed at a time: half a bank, so that there is room for a random offset.
 BLOCK = BANK_SIZE // 2
+# Integers between -n and n have a spread of about n / sqrt(3); half a unit times n wants n * 0.87.
+SPREAD = 0.87
 # float dtype -> (integer that holds it, mask of the low half of the mantissa)
 BITS = {
     torch.float64: (torch.int64, (1 << 26) - 1),
@@ -39,14 +42,14 @@ class NoiseBank:
         self._banks: dict[tuple[torch.device, torch.dtype, int], torch.Tensor] = {}
 
     def get(self, device: torch.device, dtype: torch.dtype, steps: int) -> torch.Tensor:
-        """Return integers of spread `steps`; the bank for one step is -1, 0, 0, 1."""
+        """Return integers of spread `steps`; the bank for one step is 0, but -1 and 1 in one of eight each."""
         key = (device, dtype, steps)
         if key not in self._banks:
             generator = torch.Generator().manual_seed(self.seed * 7919 + steps)
             size = (BANK_SIZE,)
             if steps == 1:
-                drawn = torch.randint(0, 2, size, generator=generator)
-                drawn -= torch.randint(0, 2, size, generator=generator)
+                dice = torch.randint(0, 8, size, generator=generator)
+                drawn = (dice == 1).long() - (dice == 0).long()
             else:
                 drawn = torch.randint(-steps, steps + 1, size, generator=generator)
             self._banks[key] = drawn.to(dtype).to(device)
@@ -112,7 +115,7 @@ class Noise(Watch):
         if target.dtype not in BITS or not torchapi.is_plain(target) or target.numel() == 0:
             return
         integer, mask = BITS[target.dtype]
-        steps = max(1, round(size * self.amplitude * 1.2)) if size * self.amplitude > 1.2 else 1
+        steps = max(1, round(size * self.amplitude * SPREAD))
         dense = _dense(target)
         if dense is None:
             bits = target.view(integer)

@@ -52,8 +52,11 @@ class Recipe:
         return self
 
     def with_eager_random(self) -> Recipe:
-        """Return a recipe that makes inductor draw eager's random numbers (unless the user said otherwise)."""
-        if self.backend != "inductor" or "inductor.fallback_random" in self.config:
+        """Return a recipe that draws eager's random numbers (unless the user said otherwise).
+
+        The setting is inductor's, but every backend that uses its decompositions obeys it.
+        """
+        if "inductor.fallback_random" in self.config:
             return self
         return replace(self, config={**self.config, "inductor.fallback_random": True})
 

@@ -44,7 +44,7 @@ def plain_kernels() -> Iterator[None]:
     from torch.nn.attention import SDPBackend, sdpa_kernel
 
     with (
-        torch.backends.mkldnn.flags(enabled=False),
+        torchapi.without_onednn(),
         torch.backends.cudnn.flags(enabled=False),
         sdpa_kernel(SDPBackend.MATH),
     ):

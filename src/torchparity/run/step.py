@@ -13,6 +13,7 @@ import torch
 
 from torchparity import torchapi
 from torchparity.compare.leaves import Leaf, walk
+from torchparity.compare.statistics import identical
 from torchparity.errors import ParityError
 from torchparity.records import Failure
 from torchparity.run.loss import PROJECTION, Loss, backward
@@ -243,11 +244,9 @@ def unchanged(tensor: torch.Tensor, original: torch.Tensor) -> bool:
     """Tell whether a tensor is bit for bit what it was (a NaN counts as a change, and is then compared)."""
     if tensor.shape != original.shape or tensor.dtype != original.dtype:
         return False
-    if not torchapi.is_plain(tensor):
-        return bool(torch.equal(tensor.detach().to_dense(), original.to_dense())) if (
-            tensor.layout != torch.strided
-        ) else tensor is original
-    return bool(torch.equal(tensor.detach(), original))
+    if tensor.layout != torch.strided:
+        return identical(tensor.detach().to_dense(), original.to_dense())
+    return identical(tensor, original)
 
 
 def describe_failure(error: BaseException, phase: str) -> Failure:

@@ -1,0 +1,1 @@
+"""Side by side with the stock tools, in one run, as ratios."""
