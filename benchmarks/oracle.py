@@ -1,13 +1,14 @@
 """`make bench-oracle`: torchparity, stock `same_two_models` and `assert_close`, side by side.
 
-    clean    false alarms on compilers that are right
-    faults   planted faults found, of those that change a result at all, and of those beyond the noise
-    cost     time and peak memory of a check over the stock reproducibility run, 100 M parameters
+clean    false alarms on compilers that are right
+faults   planted faults found, of those that change a result at all, and of those beyond the noise
+cost     time and peak memory of a check over the stock reproducibility run, 100 M parameters
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import logging
 import math
@@ -177,10 +178,7 @@ def count_sites(config: Config) -> dict[tuple[str, str], int]:
                     output = next(node for node in graph_module.graph.nodes if node.op == "output")
                     seen = torchapi.visible_outputs(len(output.args[0]))
                     visible = output.args[0][len(mutated) : seen]
-                    found = sum(
-                        isinstance(node, torch.fx.Node) and is_tensor(node, integers=False)
-                        for node in visible
-                    )
+                    found = sum(isinstance(node, torch.fx.Node) and is_tensor(node, integers=False) for node in visible)
                 elif fault.place == "compile":
                     found = 1
                 counts[kind, where] = counts.get((kind, where), 0) + found
@@ -218,9 +216,7 @@ def bench_faults(each: int, chosen: list[Config], console: Console, seed: int) -
     return rows
 
 
-def one_fault(
-    config: Config, runner: Runner, model: Any, yardstick: Yardstick, case: tuple[str, str, int]
-) -> Row:
+def one_fault(config: Config, runner: Runner, model: Any, yardstick: Yardstick, case: tuple[str, str, int]) -> Row:
     kind, where, site = case
 
     def backend() -> Any:
@@ -276,7 +272,7 @@ def histogram(title: str, scores: list[float], console: Console) -> None:
     console.print(f"{title}: {len(scores)}, median {statistics.median(scores):.3g}, "
                   f"least {min(scores):.3g}, most {max(scores):.3g}")  # fmt: skip
     edges = [0.0, 0.5, 1, 2, 4, 8, 16, 32, 64, 128, 1024, 1 << 20, math.inf]
-    for low, high in zip(edges, edges[1:], strict=False):
+    for low, high in itertools.pairwise(edges):
         count = sum(low <= score < high for score in scores) + (high == math.inf) * scores.count(math.inf)
         bar = "#" * min(70, math.ceil(70 * count / len(scores)))
         console.print(f"  {low:>8g} .. {high:<8g} {count:5d} {bar}", highlight=False)
@@ -298,7 +294,12 @@ def bench_cost(console: Console) -> dict[str, dict[str, float]]:
     ):
         for key, unit in (("seconds", "s"), ("peak_mib", "MiB")):
             ratio = ours[key] / results[name][key]
-            table.add_row(f"{label}: {key}", f"{ours[key]:.1f} {unit}", f"{results[name][key]:.1f} {unit}", f"{ratio:.2f}")
+            table.add_row(
+                f"{label}: {key}",
+                f"{ours[key]:.1f} {unit}",
+                f"{results[name][key]:.1f} {unit}",
+                f"{ratio:.2f}",
+            )
     console.print(table)
     return results
 

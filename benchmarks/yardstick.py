@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from torchparity import torchapi
 from torchparity.compare.leaves import Leaf
 from torchparity.run.mode import Watch
 from torchparity.run.operators import Traits, float_tensors
@@ -91,7 +92,8 @@ class Yardstick:
             seen.add(leaf.path)
             worst[0] = max(worst[0], self._effect(leaf))
 
-        ending = self.runner.run(candidate, consume)
+        with torchapi.patched_config({"inductor.fallback_random": True}):
+            ending = self.runner.run(candidate, consume)
         if ending.failure is not None:
             return math.inf
         return worst[0]

@@ -1,11 +1,11 @@
 """The exception tree.
 
-    ParityError                 everything torchparity raises on purpose: a message and a hint
-    ├── UsageError              the question was asked wrongly                        (exit 2)
-    ├── TargetError             the user's target could not be loaded or called       (exit 2)
-    ├── TorchVersionError       this torch lacks a name that torchparity stands on    (exit 2)
-    ├── ResourceError           the question could not be answered here               (exit 125)
-    └── AccuracyError           asserted parity does not hold; carries the verdict    (exit 1)
+ParityError                 everything torchparity raises on purpose: a message and a hint
+├── UsageError              the question was asked wrongly                        (exit 2)
+├── TargetError             the user's target could not be loaded or called       (exit 2)
+├── TorchVersionError       this torch lacks a name that torchparity stands on    (exit 2)
+├── ResourceError           the question could not be answered here               (exit 125)
+└── AccuracyError           asserted parity does not hold; carries the verdict    (exit 1)
 """
 
 from __future__ import annotations

@@ -11,7 +11,8 @@ import torch
 from torchparity.compare.judgement import Tolerance
 from torchparity.compare.leaves import walk
 from torchparity.errors import AccuracyError, UsageError
-from torchparity.execute.oracle import CANDIDATE_RUNS, NOISE_RUNS, Oracle, Settings
+from torchparity.execute.ground import CANDIDATE_RUNS, NOISE_RUNS, Settings
+from torchparity.execute.oracle import Oracle
 from torchparity.records import ProgressCallback, Status, Verdict
 from torchparity.report.terminal import plain_text
 from torchparity.run.loss import MEAN, PROJECTION, Loss
@@ -166,7 +167,7 @@ def plan_for(
 def asks_for_gradients(subject: Subject) -> bool:
     """Tell whether any parameter or input asks for a gradient; where none does, the float inputs are made to."""
     modules = owned_modules(subject.model).values()
-    tensors = [parameter for module in modules for parameter in module.parameters()]
+    tensors: list[torch.Tensor] = [parameter for module in modules for parameter in module.parameters()]
     tensors += loose_tensors(subject.model).values()
     tensors += [leaf for _, leaf in walk(subject.calls()) if isinstance(leaf, torch.Tensor)]
     return any(tensor.requires_grad for tensor in tensors)
@@ -176,12 +177,10 @@ def optimizer_factory(optimizer: OptimizerFactory | str) -> OptimizerFactory:
     """Return a factory for a torch.optim class by name (any case), or the factory that was given."""
     if not isinstance(optimizer, str):
         return optimizer
-    classes = {
+    classes: dict[str, Any] = {
         name.lower(): value
         for name, value in vars(torch.optim).items()
-        if isinstance(value, type)
-        and issubclass(value, torch.optim.Optimizer)
-        and value is not torch.optim.Optimizer
+        if isinstance(value, type) and issubclass(value, torch.optim.Optimizer) and value is not torch.optim.Optimizer
     }
     chosen = classes.get(optimizer.lower())
     if chosen is None:
@@ -200,7 +199,5 @@ def float_dtype(dtype: torch.dtype | str | None) -> torch.dtype | None:
     names = {"bf16": "bfloat16", "fp16": "float16", "half": "float16"}
     found = getattr(torch, names.get(dtype, dtype), None)
     if not isinstance(found, torch.dtype) or not found.is_floating_point:
-        raise UsageError(
-            f"{dtype!r} is not a dtype for autocast", hint="use bfloat16 or float16"
-        )
+        raise UsageError(f"{dtype!r} is not a dtype for autocast", hint="use bfloat16 or float16")
     return found

@@ -23,9 +23,7 @@ class Status(enum.Enum):
     UNKNOWN = "unknown"
 
     def __bool__(self) -> NoReturn:
-        raise TypeError(
-            "a Status has no truth value: compare it, as in `verdict.status is Status.SAME`"
-        )
+        raise TypeError("a Status has no truth value: compare it, as in `verdict.status is Status.SAME`")
 
 
 class Kind(enum.Enum):
@@ -115,6 +113,7 @@ class Failure:
     type: str
     message: str
     stage: str
+    phase: str = ""
     frame: str = ""
     traceback: str = ""
 
@@ -136,9 +135,7 @@ class Verdict:
     seconds: float = 0.0
 
     def __bool__(self) -> NoReturn:
-        raise TypeError(
-            "a Verdict has no truth value: compare its status, as in `verdict.status is Status.SAME`"
-        )
+        raise TypeError("a Verdict has no truth value: compare its status, as in `verdict.status is Status.SAME`")
 
     @property
     def kind(self) -> str:

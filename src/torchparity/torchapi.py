@@ -103,9 +103,7 @@ def inner_failure(error: BaseException) -> BaseException:
     return inner_failure(inner) if isinstance(inner, BaseException) else error
 
 
-def aot_backend(
-    *, forward: Callable[..., Any], backward: Callable[..., Any]
-) -> Callable[[Any, list[Any]], Any]:
+def aot_backend(*, forward: Callable[..., Any], backward: Callable[..., Any]) -> Callable[[Any, list[Any]], Any]:
     """Return a torch.compile backend that hands the forward and backward ATen graphs to two compilers."""
     build = lookup("torch._dynamo.backends.common.aot_autograd")
     backend: Callable[[Any, list[Any]], Any] = build(fw_compiler=forward, bw_compiler=backward)
@@ -120,9 +118,7 @@ def boxed(function: Callable[..., Any]) -> Callable[[list[Any]], Any]:
 
 def compile_with_inductor(graph_module: Any, inputs: list[Any], inner_compile: Any) -> Any:
     """Run the whole of inductor with another function in place of its last step."""
-    return lookup("torch._inductor.compile_fx.compile_fx")(
-        graph_module, inputs, inner_compile=inner_compile
-    )
+    return lookup("torch._inductor.compile_fx.compile_fx")(graph_module, inputs, inner_compile=inner_compile)
 
 
 def inductor_inner_compile() -> Callable[..., Any]:

@@ -71,7 +71,8 @@ def check(
         typer.Option("--optimizer", help="A torch.optim class, such as adamw.", rich_help_panel=MODEL),
     ] = None,
     autocast: Annotated[
-        str | None, typer.Option("--autocast", help="Run under autocast: bfloat16 or float16.", rich_help_panel=MODEL)
+        str | None,
+        typer.Option("--autocast", help="Run under autocast: bfloat16 or float16.", rich_help_panel=MODEL),
     ] = None,
     loss: Annotated[
         str | None,
@@ -88,9 +89,7 @@ def check(
     backend: Annotated[
         str, typer.Option("--backend", help="Any torch.compile backend.", rich_help_panel=COMPILER)
     ] = "inductor",
-    mode: Annotated[
-        str | None, typer.Option("--mode", help="A torch.compile mode.", rich_help_panel=COMPILER)
-    ] = None,
+    mode: Annotated[str | None, typer.Option("--mode", help="A torch.compile mode.", rich_help_panel=COMPILER)] = None,
     dynamic: Annotated[
         bool | None,
         typer.Option("--dynamic/--static", help="Dynamic shapes on or off.", rich_help_panel=COMPILER),
@@ -107,14 +106,17 @@ def check(
     ] = False,
     tolerance: Annotated[
         float | None,
-        typer.Option("--tolerance", help="Allow this share of a leaf's scale, not its noise.", rich_help_panel=JUDGEMENT),
+        typer.Option(
+            "--tolerance",
+            help="Allow this share of a leaf's scale, not its noise.",
+            rich_help_panel=JUDGEMENT,
+        ),
     ] = None,
     no_reference: Annotated[
-        bool, typer.Option("--no-reference", help="Do without the float64 reference.", rich_help_panel=JUDGEMENT)
+        bool,
+        typer.Option("--no-reference", help="Do without the float64 reference.", rich_help_panel=JUDGEMENT),
     ] = False,
-    runs: Annotated[
-        int, typer.Option("--runs", help="Runs of the compiled model.", rich_help_panel=JUDGEMENT)
-    ] = 2,
+    runs: Annotated[int, typer.Option("--runs", help="Runs of the compiled model.", rich_help_panel=JUDGEMENT)] = 2,
     json: Annotated[
         Path | None, typer.Option("--json", help="Write everything to this file.", rich_help_panel=OUTPUT)
     ] = None,
@@ -126,9 +128,7 @@ def check(
     Exit code: 0 same, 1 differs, 2 usage, 125 unknown (as `git bisect run` wants it).
     """
     if json is not None and not json.absolute().parent.is_dir():
-        raise UsageError(
-            f"there is no folder {json.parent} to write {json.name} to", hint="make it first"
-        )
+        raise UsageError(f"there is no folder {json.parent} to write {json.name} to", hint="make it first")
     settings = dict(read_setting(entry) for entry in config or [])
     with ProgressLine(quiet=quiet) as progress:
         subject = load_subject(target, device=device)

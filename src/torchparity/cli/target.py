@@ -45,10 +45,11 @@ def _load_file(place: str) -> ModuleType:
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
         raise TargetError(f"{place} cannot be imported as Python", hint=FORMS)
+    loader = spec.loader
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
     sys.path.insert(0, str(path.resolve().parent))
-    _execute(lambda: spec.loader.exec_module(module), place)  # type: ignore[union-attr]
+    _execute(lambda: loader.exec_module(module), place)
     return module
 
 

@@ -48,9 +48,7 @@ def aligned(leaf: Leaf) -> tuple[int, ...] | None:
     """Strides that matter: those of dimensions with more than one element, of a tensor that has any."""
     if leaf.strides is None or not isinstance(leaf.value, torch.Tensor) or leaf.value.numel() == 0:
         return None
-    return tuple(
-        stride for stride, size in zip(leaf.strides, leaf.value.shape, strict=True) if size > 1
-    )
+    return tuple(stride for stride, size in zip(leaf.strides, leaf.value.shape, strict=True) if size > 1)
 
 
 class Expectation:
@@ -156,17 +154,14 @@ class Expectation:
         return {
             suffix: Suspicion(baseline, part, tolerance)
             for suffix, part in parts_of(value)
-            if isinstance(baseline := self.parts.get(suffix), FloatBaseline)
-            and comparable(baseline, part)
+            if isinstance(baseline := self.parts.get(suffix), FloatBaseline) and comparable(baseline, part)
         }
 
 
 KIND_ORDER = {kind: order for order, kind in enumerate(Kind)}
 
 
-def baselines_of(
-    leaf: Leaf, reference: torch.Tensor | None
-) -> dict[str, FloatBaseline | ExactBaseline]:
+def baselines_of(leaf: Leaf, reference: torch.Tensor | None) -> dict[str, FloatBaseline | ExactBaseline]:
     """Choose how each part of a leaf is judged: floats by noise, everything else exactly."""
     value = tensor_of(leaf.value)
     if value is None:
@@ -196,9 +191,7 @@ def comparable(baseline: FloatBaseline | ExactBaseline, part: torch.Tensor) -> b
 def compare_facts(expected: Leaf, actual: Leaf) -> Iterator[Mismatch]:
     """Yield every difference that needs no numbers: type, dtype, shape, stride, alias, mutation."""
     left, right = expected.value, actual.value
-    if isinstance(left, torch.Tensor) != isinstance(right, torch.Tensor) or (
-        (left is None) != (right is None)
-    ):
+    if isinstance(left, torch.Tensor) != isinstance(right, torch.Tensor) or ((left is None) != (right is None)):
         yield fact(Kind.STRUCTURE, "type", type(left).__name__, type(right).__name__)
         return
     if not isinstance(left, torch.Tensor):
@@ -216,9 +209,7 @@ def compare_facts(expected: Leaf, actual: Leaf) -> Iterator[Mismatch]:
     if expected.role in LAYOUT_ROLES:
         pairs.append((Kind.STRIDE, "stride", aligned(expected), aligned(actual)))
         pairs.append((Kind.ALIAS, "aliases", expected.aliases, actual.aliases))
-        pairs.append(
-            (Kind.REQUIRES_GRAD, "requires_grad", expected.requires_grad, actual.requires_grad)
-        )
+        pairs.append((Kind.REQUIRES_GRAD, "requires_grad", expected.requires_grad, actual.requires_grad))
     for kind, name, wanted, found in pairs:
         if wanted != found:
             yield fact(kind, name, str(wanted), str(found))
@@ -234,7 +225,7 @@ def fact(kind: Kind, name: str, expected: str, actual: str) -> Mismatch:
 def _equal(left: Any, right: Any) -> bool:
     if type(left) is not type(right):
         return False
-    if type(left).__eq__ is object.__eq__:
+    if "__eq__" not in {name for kind in type(left).__mro__[:-1] for name in vars(kind)}:
         return True  # Two objects of one class without values of their own to compare.
     try:
         return bool(left == right)
@@ -257,16 +248,12 @@ def float_mismatches(
     return found
 
 
-def exact_mismatch(
-    baseline: ExactBaseline, part: torch.Tensor, wrong: int, position: int
-) -> Mismatch:
+def exact_mismatch(baseline: ExactBaseline, part: torch.Tensor, wrong: int, position: int) -> Mismatch:
     """Turn wrong integers into a mismatch."""
     return _at(Kind.INTEGER, f"{wrong} elements", baseline.eager, part, position)
 
 
-def _at(
-    kind: Kind, detail: str, expected: torch.Tensor, actual: torch.Tensor, position: int
-) -> Mismatch:
+def _at(kind: Kind, detail: str, expected: torch.Tensor, actual: torch.Tensor, position: int) -> Mismatch:
     return Mismatch(
         kind=kind,
         detail=detail,

@@ -65,9 +65,7 @@ class Tolerance:
         return scale.mul_(self.relative / self.threshold).add_(baseline.tiny)
 
 
-def judge_float(
-    baseline: FloatBaseline, candidate: torch.Tensor, tolerance: Tolerance
-) -> FloatJudgement:
+def judge_float(baseline: FloatBaseline, candidate: torch.Tensor, tolerance: Tolerance) -> FloatJudgement:
     """Compare a candidate with the truth: element by element, by position of NaN and Inf, and in aggregate."""
     if torch.equal(values := matrix(candidate, baseline.layout), baseline.eager):
         return bitwise_eager(baseline)
@@ -138,7 +136,7 @@ def bitwise_eager(baseline: FloatBaseline) -> FloatJudgement:
 def _position(baseline: FloatBaseline, rows: slice, columns: slice, inside: int) -> int:
     width = min(columns.stop, baseline.layout.columns) - columns.start
     row, column = divmod(inside, width)
-    return (rows.start + row) * baseline.layout.columns + columns.start + column
+    return int((rows.start + row) * baseline.layout.columns + columns.start + column)
 
 
 def _nonfinite(

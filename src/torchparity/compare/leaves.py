@@ -63,9 +63,7 @@ def walk(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
     yield from _walk(value, path, frozenset(), 0)
 
 
-def _walk(
-    value: Any, path: str, seen: frozenset[int], depth: int
-) -> Iterator[tuple[str, Any]]:
+def _walk(value: Any, path: str, seen: frozenset[int], depth: int) -> Iterator[tuple[str, Any]]:
     if isinstance(value, (torch.Tensor, np.ndarray, *ATOMS)) or depth > MAX_DEPTH:
         yield path, value
         return
@@ -115,16 +113,12 @@ def parts_of(tensor: torch.Tensor) -> list[tuple[str, torch.Tensor]]:
         return [("", tensor)]
     tensor = tensor.detach()
     if tensor.is_nested:
-        return [(".values()", tensor.values()), (".offsets()", tensor.offsets())]
+        return [(f".unbind()[{index}]", part) for index, part in enumerate(tensor.unbind())]
     if tensor.layout != torch.strided:
         return [(".to_dense()", tensor.to_dense())]
     if tensor.is_quantized:
         return [(".int_repr()", tensor.int_repr())]
     if torchapi.is_wrapper(type(tensor)):
         names, _ = tensor.__tensor_flatten__()  # type: ignore[attr-defined]
-        return [
-            (f".{name}{suffix}", part)
-            for name in names
-            for suffix, part in parts_of(getattr(tensor, name))
-        ]
+        return [(f".{name}{suffix}", part) for name in names for suffix, part in parts_of(getattr(tensor, name))]
     return [("", tensor.as_subclass(torch.Tensor))]

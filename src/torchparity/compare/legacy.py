@@ -107,24 +107,21 @@ def _same(ref: Any, res: Any, truth: Any, rules: Rules) -> bool:
     if isinstance(ref, set):
         _expect(isinstance(res, set) and ref == res, ref, res)
         return True
-    if isinstance(ref, torch.Tensor | float) and not isinstance(ref, np.floating):
-        tensors = (torch.as_tensor(value) for value in (ref, res, truth))
-        return _same_tensor(*tensors, rules)
+    if isinstance(ref, np.generic):
+        return _same_numpy(ref, res, rules)
+    if isinstance(ref, torch.Tensor | float):
+        return _same_tensor(torch.as_tensor(ref), torch.as_tensor(res), torch.as_tensor(truth), rules)
     if isinstance(ref, str | int | torch.device | None):
         if rules.ignore_non_fp or ref == res:
             return True
         return rules.refuse("Accuracy failed (%s): %s != %s", type(ref), ref, res)
-    if isinstance(ref, np.generic):
-        return _same_numpy(ref, res, rules)
     if isinstance(ref, np.ndarray):
-        arrays = (torch.as_tensor(value) for value in (ref, res, truth))
-        return type(ref) is type(res) and _same_tensor(*arrays, rules)
+        if type(ref) is not type(res):
+            return False
+        return _same_tensor(torch.as_tensor(ref), torch.as_tensor(res), torch.as_tensor(truth), rules)
     if type(ref).__name__ in BY_ATTRIBUTES:
         _expect(type(ref) is type(res), ref, res)
-        return all(
-            _same(getattr(ref, name), getattr(res, name), getattr(truth, name), rules)
-            for name in vars(ref)
-        )
+        return all(_same(getattr(ref, name), getattr(res, name), getattr(truth, name), rules) for name in vars(ref))
     raise RuntimeError(f"unsupported type: {type(ref).__name__}")
 
 

@@ -149,9 +149,7 @@ class FloatBaseline:
         self.noise_nonfinite: torch.Tensor | None = None
         self._split(reference)
         self.row_energy, self.column_energy = self._energies()
-        self.squares = torch.zeros(
-            (self.layout.rows, self.layout.columns), dtype=self.work, device=self.device
-        )
+        self.squares = torch.zeros((self.layout.rows, self.layout.columns), dtype=self.work, device=self.device)
         self.sum_squares: dict[str, torch.Tensor] = {}
         self.unit = self._unit()
         self.tiny = torch.finfo(self.work).tiny
@@ -281,8 +279,6 @@ def energy(difference: torch.Tensor) -> float:
     """Sum of squares; not finite where an element is not."""
     flat = difference.reshape(-1)
     return float(torch.dot(flat, flat))
-
-
 
 
 def outer_profile(

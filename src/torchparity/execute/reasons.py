@@ -48,18 +48,12 @@ def candidate_raises(failure: Failure) -> str:
 
 def accepts_invalid(failure: Failure) -> str:
     """Say that the candidate returns where eager raises."""
-    return (
-        "the compiled model returns a result where the model itself raises "
-        f"{failure.type}: {failure.message}"
-    )
+    return f"the compiled model returns a result where the model itself raises {failure.type}: {failure.message}"
 
 
 def other_random_numbers(backend: str, paths: Iterable[str]) -> str:
     """Say that a backend draws random numbers of its own."""
-    return (
-        f"the backend {backend} does not draw eager's random numbers, so that {listed(paths)} "
-        "cannot be judged"
-    )
+    return f"the backend {backend} does not draw eager's random numbers, so that {listed(paths)} cannot be judged"
 
 
 def flaky(times: int, runs: int) -> str:
@@ -69,9 +63,7 @@ def flaky(times: int, runs: int) -> str:
 
 def not_promoted(operations: Mapping[str, int]) -> str:
     """Name the operations that have no float64 form."""
-    return (
-        f"no float64 kernel for {listed(operations)}: its own precision stands in the reference there"
-    )
+    return f"no float64 kernel for {listed(operations)}: its own precision stands in the reference there"
 
 
 def without_reference(why: str) -> str:

@@ -44,9 +44,7 @@ class Planted:
         self.graphs: dict[str, int] = {}
         self._next = 0
         self.__name__ = f"plant({fault.name!r}, where={where!r}, site={site})"
-        self._backend = torchapi.aot_backend(
-            forward=self._compiler("forward"), backward=self._compiler("backward")
-        )
+        self._backend = torchapi.aot_backend(forward=self._compiler("forward"), backward=self._compiler("backward"))
 
     def __repr__(self) -> str:
         return self.__name__
@@ -108,9 +106,7 @@ class Planted:
         output.args = (tuple(results),)
 
 
-def plant(
-    kind: str, *, where: str = "forward", site: int | None = 0, size: float | None = None
-) -> Planted:
+def plant(kind: str, *, where: str = "forward", site: int | None = 0, size: float | None = None) -> Planted:
     """Return a torch.compile backend with one fault: `site` counts the places where it could stand.
 
     `site=None` plants nothing and only counts.

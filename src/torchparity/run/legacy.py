@@ -51,9 +51,7 @@ def same_two_models(
     )
 
 
-def _float64(
-    model: Callable[..., Any], inputs: Sequence[Any], only_forward: bool, *, require_fp64: bool
-) -> Any:
+def _float64(model: Callable[..., Any], inputs: Sequence[Any], only_forward: bool, *, require_fp64: bool) -> Any:
     """Return the model's results in float64, or None where there are none."""
     reference = Reference(plain=True)
     try:
@@ -79,9 +77,7 @@ def replace_tensors(value: Any, reference: Reference) -> Any:
     return value
 
 
-def run_forward_and_backward(
-    model: Callable[..., Any], inputs: Sequence[Any], only_forward: bool = False
-) -> Any:
+def run_forward_and_backward(model: Callable[..., Any], inputs: Sequence[Any], only_forward: bool = False) -> Any:
     """Run a fresh copy of a model on fresh inputs; return outputs, gradients, parameters and buffers."""
     model = copy.deepcopy(model)
     args = [fresh_input(value) for value in inputs]

@@ -15,7 +15,8 @@ PLAIN_TYPES = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
 
 class Watch(torchapi.TorchDispatchMode):
     """Calls `operate` for every operation on plain tensors, forward and backward, bodies of
-    higher-order operators and the inside of wrapper tensors included."""
+    higher-order operators and the inside of wrapper tensors included.
+    """
 
     supports_higher_order_operators = True
 
@@ -42,15 +43,11 @@ class Watch(torchapi.TorchDispatchMode):
             return func(*args, **keywords)
         return self.operate(func, traits_of(func), args, keywords)
 
-    def operate(
-        self, func: Callable[..., Any], traits: Traits, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> Any:
+    def operate(self, func: Callable[..., Any], traits: Traits, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run one operation on plain tensors."""
-        return func(*args, **kwargs)
+        raise TypeError(f"{type(self).__name__} does not say what to do with {traits.name}")
 
-    def _inside(
-        self, operator: torchapi.HigherOrderOperator, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> Any:
+    def _inside(self, operator: torchapi.HigherOrderOperator, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run a higher-order operator's body with this mode on, where there is a way to."""
         name = operator.name()
         if name == "cond":
@@ -64,9 +61,7 @@ class Watch(torchapi.TorchDispatchMode):
             return kernel(*args, **kwargs)
 
 
-def written_tensors(
-    traits: Traits, args: tuple[Any, ...], kwargs: Mapping[str, Any]
-) -> list[torch.Tensor]:
+def written_tensors(traits: Traits, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[torch.Tensor]:
     """Return the tensors that a call writes to."""
     found: list[Any] = []
     for place in traits.written:

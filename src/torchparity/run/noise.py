@@ -59,18 +59,14 @@ class NoiseBank:
 class Noise(Watch):
     """Perturbs the result of every operation that rounds."""
 
-    def __init__(
-        self, bank: NoiseBank, *, run: int, amplitude: float, replay: list[torch.Tensor]
-    ) -> None:
+    def __init__(self, bank: NoiseBank, *, run: int, amplitude: float, replay: list[torch.Tensor]) -> None:
         super().__init__()
         self.bank = bank
         self.amplitude = amplitude
         self.offsets = random.Random(bank.seed * 1_000_003 + run)
         self.replay = iter(replay)
 
-    def operate(
-        self, func: Callable[..., Any], traits: Traits, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> Any:
+    def operate(self, func: Callable[..., Any], traits: Traits, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run one operation and move what it rounded."""
         outputs = func(*args, **kwargs)
         if traits.replayed:
@@ -91,9 +87,7 @@ class Noise(Watch):
             if recorded is not None and recorded.shape == output.shape:
                 output.copy_(recorded)
 
-    def _perturb_result(
-        self, traits: Traits, inputs: list[torch.Tensor], target: torch.Tensor
-    ) -> None:
+    def _perturb_result(self, traits: Traits, inputs: list[torch.Tensor], target: torch.Tensor) -> None:
         if target.is_complex():
             target = torch.view_as_real(target)
         wide = target.dtype in (torch.float32, torch.float64)
@@ -128,9 +122,7 @@ class Noise(Watch):
             moved = self._slice(target.device, integer, steps, block.numel())
             block.add_(moved * (block & mask).ne_(0))
 
-    def _slice(
-        self, device: torch.device, dtype: torch.dtype, steps: int, count: int
-    ) -> torch.Tensor:
+    def _slice(self, device: torch.device, dtype: torch.dtype, steps: int, count: int) -> torch.Tensor:
         bank = self.bank.get(device, dtype, steps)
         if count > BANK_SIZE:
             bank = bank.repeat(count // BANK_SIZE + 1)

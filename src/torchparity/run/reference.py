@@ -149,9 +149,7 @@ class Shadows:
         for key in [key for key, entry in self._entries.items() if entry[0].expired()]:
             del self._entries[key]
         self._new_bytes = 0
-        self._live_bytes = sum(
-            flat.numel() * flat.element_size() for _, _, flat in self._entries.values()
-        )
+        self._live_bytes = sum(flat.numel() * flat.element_size() for _, _, flat in self._entries.values())
 
     def forget(self, tensor: torch.Tensor) -> None:
         """Drop a shadow that is no longer wanted."""
@@ -172,9 +170,7 @@ class Reference(Watch):
         self.random_operations: Counter[str] = Counter()
         self._random: dict[int, Any] = {}
 
-    def operate(
-        self, func: Callable[..., Any], traits: Traits, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> Any:
+    def operate(self, func: Callable[..., Any], traits: Traits, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run one operation on the real tensors, then on their shadows."""
         if traits.view:
             return func(*args, **kwargs)
@@ -202,9 +198,7 @@ class Reference(Watch):
         self._shadow(func, traits, early or self._promote(traits, args, kwargs), outputs, args, kwargs)
         return outputs
 
-    def _promote(
-        self, traits: Traits, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> tuple[Any, Any]:
+    def _promote(self, traits: Traits, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any]:
         """Return the arguments with shadows for tensors and float64 for every float dtype."""
         whole = not float_tensors((args, kwargs))
 
@@ -264,8 +258,7 @@ class Reference(Watch):
         if traits.random:
             self.random_operations[traits.name] += 1
         elif not self._random or not any(
-            isinstance(leaf, torch.Tensor) and self.is_random(leaf)
-            for leaf in torchapi.tree_leaves((args, kwargs))
+            isinstance(leaf, torch.Tensor) and self.is_random(leaf) for leaf in torchapi.tree_leaves((args, kwargs))
         ):
             return
         for tensor in results:

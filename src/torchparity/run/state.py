@@ -99,9 +99,7 @@ class ModelState:
         self.gradients: list[tuple[torch.Tensor, torch.Tensor | None]] = []
         self.containers: list[tuple[Container, Container]] = []
         self.generators: list[tuple[torch.Generator, torch.Tensor]] = []
-        self.training = [
-            (module, module.training) for root in self.modules.values() for module in root.modules()
-        ]
+        self.training = [(module, module.training) for root in self.modules.values() for module in root.modules()]
         seen: set[int] = set()
         for root in self.modules.values():
             for module in root.modules():
@@ -173,8 +171,7 @@ class ModelState:
 
     def parameters(self) -> list[torch.Tensor]:
         """Return what an optimizer would be given."""
-        found = [tensor for _, _, tensor in self.named() if tensor.requires_grad and tensor.is_leaf]
-        return found
+        return [tensor for _, _, tensor in self.named() if tensor.requires_grad and tensor.is_leaf]
 
 
 def _same_place(tensor: torch.Tensor, data: torch.Tensor) -> bool:
@@ -196,9 +193,7 @@ def refill(container: Container, saved: Container) -> None:
             if key not in container or container[key] is not value:
                 container[key] = value
     elif isinstance(container, list | deque) and isinstance(saved, list | deque):
-        if len(container) == len(saved) and all(
-            left is right for left, right in zip(container, saved, strict=True)
-        ):
+        if len(container) == len(saved) and all(left is right for left, right in zip(container, saved, strict=True)):
             return
         container.clear()
         container.extend(saved)
@@ -215,9 +210,7 @@ class CallInputs:
         self.kwargs = dict(kwargs)
         self.state = state
         self.generators = [
-            (leaf, leaf.get_state())
-            for _, leaf in walk((self.args, self.kwargs))
-            if isinstance(leaf, torch.Generator)
+            (leaf, leaf.get_state()) for _, leaf in walk((self.args, self.kwargs)) if isinstance(leaf, torch.Generator)
         ]
 
     def named(self) -> list[tuple[str, torch.Tensor]]:
@@ -256,9 +249,7 @@ def _clone(
     *,
     requires_grad: bool,
 ) -> torch.Tensor:
-    wanted = tensor.requires_grad or (
-        requires_grad and (tensor.is_floating_point() or tensor.is_complex())
-    )
+    wanted = tensor.requires_grad or (requires_grad and (tensor.is_floating_point() or tensor.is_complex()))
     if key is None or not torchapi.is_plain(tensor) or tensor.is_conj() or tensor.is_neg():
         return tensor.detach().clone().requires_grad_(wanted)
     if key not in storages:

@@ -100,9 +100,7 @@ class Runner:
             failure = describe_failure(error, phase[0])
             memory = is_out_of_memory(error)
             traceback.clear_frames(error.__traceback__)
-            return Ending(
-                seconds=time.perf_counter() - started, failure=failure, out_of_memory=memory
-            )
+            return Ending(seconds=time.perf_counter() - started, failure=failure, out_of_memory=memory)
         return Ending(seconds=time.perf_counter() - started)
 
     def _synchronise(self) -> None:
@@ -189,9 +187,7 @@ class Runner:
             yield from self._optimizer_leaves(prefix, optimizer, state)
 
     @staticmethod
-    def _places(
-        inputs: list[tuple[str, torch.Tensor]], state: list[tuple[str, str, torch.Tensor]]
-    ) -> dict[int, str]:
+    def _places(inputs: list[tuple[str, torch.Tensor]], state: list[tuple[str, str, torch.Tensor]]) -> dict[int, str]:
         places: dict[int, str] = {}
         named = [*inputs, *((f"{role}.{name}", tensor) for name, role, tensor in state)]
         for path, tensor in named:
@@ -217,9 +213,7 @@ class Runner:
         )
 
     @staticmethod
-    def _state_leaf(
-        path: str, role: str, tensor: torch.Tensor, original: torch.Tensor | None
-    ) -> Leaf:
+    def _state_leaf(path: str, role: str, tensor: torch.Tensor, original: torch.Tensor | None) -> Leaf:
         if original is not None and unchanged(tensor, original):
             return Leaf(path=path, role=role, value=original, changed=False)
         return Leaf(path=path, role=role, value=tensor.detach())
@@ -260,6 +254,7 @@ def describe_failure(error: BaseException, phase: str) -> Failure:
         type=type(inner).__name__,
         message=message.splitlines()[0][:500] if message else "",
         stage=stage,
+        phase=phase,
         frame=frame,
         traceback="".join(traceback.format_exception(error))[-8000:],
     )

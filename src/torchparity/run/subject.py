@@ -70,7 +70,8 @@ def as_inputs(entry: Any) -> Inputs:
 
 def owned_modules(model: Any) -> dict[str, torch.nn.Module]:
     """Return the modules a model computes with: itself, or those a function reaches by closure, `self`,
-    partial arguments or globals it names."""
+    partial arguments or globals it names.
+    """
     found: dict[str, torch.nn.Module] = {}
     for name, value in _reachable(model, "", set()):
         if isinstance(value, torch.nn.Module) and not any(value is held for held in found.values()):
@@ -105,9 +106,7 @@ def _reachable(value: Any, name: str, seen: set[int]) -> Iterator[tuple[str, Any
             yield from _reachable(child, path.removeprefix("."), seen)
 
 
-def _reachable_from_function(
-    function: types.FunctionType, seen: set[int]
-) -> Iterator[tuple[str, Any]]:
+def _reachable_from_function(function: types.FunctionType, seen: set[int]) -> Iterator[tuple[str, Any]]:
     cells = zip(function.__code__.co_freevars, function.__closure__ or (), strict=False)
     named: list[tuple[str, Any]] = []
     for name, cell in cells:
