@@ -93,7 +93,7 @@ class LeafReport:
     @property
     def nearer_than_eager(self) -> bool:
         """Whether the candidate is clearly nearer to the reference than eager is."""
-        return self.has_reference and self.candidate_rms_error < 0.5 * self.eager_rms_error
+        return self.has_reference and self.candidate_rms_error < 0.75 * self.eager_rms_error
 
 
 @dataclass(frozen=True, kw_only=True)

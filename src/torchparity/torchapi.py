@@ -86,7 +86,7 @@ def dynamo_repro_settings() -> dict[str, Any]:
 
 
 def graphs_compiled() -> int:
-    """Return how many graphs Dynamo has captured since the last reset."""
+    """Return how many graphs Dynamo has captured in this process."""
     return int(lookup("torch._dynamo.utils.counters")["stats"]["unique_graphs"])
 
 

@@ -25,7 +25,6 @@ from torchparity.execute import reasons
 from torchparity.execute.environment import environment
 from torchparity.execute.ground import Ground, Settings, kept
 from torchparity.execute.kinks import Suspects, numeric
-from torchparity.execute.random_probe import draws_eager_numbers
 from torchparity.records import (
     NOT_DETERMINISTIC,
     OTHER_RANDOM,
@@ -49,6 +48,7 @@ class Candidate:
     comparison: Comparison
     suspects: dict[str, Leaf]
     failure: Failure | None = None
+    draws_eager_numbers: bool = True
 
 
 class Oracle:
@@ -133,6 +133,7 @@ class Oracle:
 
     def _run_candidates(self) -> list[Candidate]:
         """Run the compiled model twice, and more often where the runs disagree."""
+        before = torchapi.graphs_compiled()
         candidate = self._candidate_runner()
         found: list[Candidate] = []
         with self.recipe.active():
@@ -141,7 +142,7 @@ class Oracle:
                 found.append(self._run_candidate(candidate, len(found) + 1))
                 if len({_fails(entry) for entry in found}) > 1:
                     wanted = max(wanted, FLAKY_RUNS)
-            if torchapi.graphs_compiled() == 0 and all(entry.failure is None for entry in found):
+            if torchapi.graphs_compiled() == before and all(entry.failure is None for entry in found):
                 self.ground.notes.append(reasons.nothing_compiled())
         return found
 
@@ -171,7 +172,9 @@ class Oracle:
             missing = {path: expectation for path, expectation in self.ground.expectations.items() if path not in seen}
             reports.update(compare_all(missing, {}, self.tolerance).reports)
         ordered = {path: reports[path] for path in self.ground.expectations if path in reports}
-        return Candidate(Comparison({**ordered, **reports}), suspects, ending.failure)
+        expected = self.ground.random_after
+        faithful = expected is None or ending.random is None or ending.random.same_torch_numbers(expected)
+        return Candidate(Comparison({**ordered, **reports}), suspects, ending.failure, faithful)
 
     @staticmethod
     def _undecided(expectation: Expectation) -> LeafReport:
@@ -248,16 +251,18 @@ class Oracle:
             self.ground.notes.append(reasons.kinks(sorted(forgiven)))
 
     def _excuse_random(self, candidates: list[Candidate]) -> None:
-        """Leaves that depend on random numbers cannot be judged where the backend draws its own."""
+        """Leaves that depend on random numbers cannot be judged where the backend draws others.
+
+        A backend that draws eager's numbers leaves torch's generators where eager leaves them.
+        """
         excusable = {
             path
             for entry in candidates
+            if not entry.draws_eager_numbers
             for path in entry.comparison.differing
-            if numeric(entry.comparison.reports[path])
-            and path in self.ground.expectations
-            and self.ground.expectations[path].random
+            if numeric(entry.comparison.reports[path]) and self.ground.depends_on_random(path)
         }
-        if not excusable or draws_eager_numbers(self.recipe, self.ground.runner.device):
+        if not excusable:
             return
         for entry in candidates:
             for path in excusable & set(entry.comparison.differing):

@@ -65,10 +65,12 @@ class Noise(Watch):
         self.amplitude = amplitude
         self.offsets = random.Random(bank.seed * 1_000_003 + run)
         self.replay = iter(replay)
+        self.saw_random = False
 
     def operate(self, func: Callable[..., Any], traits: Traits, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run one operation and move what it rounded."""
         outputs = func(*args, **kwargs)
+        self.saw_random |= traits.random
         if traits.replayed:
             self._replay(outputs)
         if traits.view or traits.exact or (traits.random and traits.name != "native_dropout"):

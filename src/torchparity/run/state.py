@@ -40,6 +40,11 @@ class RandomState:
         if self.cuda:
             torch.cuda.set_rng_state_all(self.cuda)
 
+    def same_torch_numbers(self, other: RandomState) -> bool:
+        """Tell whether torch's generators stand at the same place: as many numbers have been drawn from each."""
+        pairs = [(self.cpu, other.cpu), *zip(self.cuda, other.cuda, strict=True)]
+        return all(torch.equal(left, right) for left, right in pairs)
+
     @classmethod
     def seeded(cls, seed: int) -> RandomState:
         """Return the state right after seeding everything with one number."""

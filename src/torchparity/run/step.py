@@ -46,6 +46,7 @@ class Ending:
     seconds: float
     failure: Failure | None = None
     out_of_memory: bool = False
+    random: RandomState | None = None
 
 
 class Runner:
@@ -101,7 +102,7 @@ class Runner:
             memory = is_out_of_memory(error)
             traceback.clear_frames(error.__traceback__)
             return Ending(seconds=time.perf_counter() - started, failure=failure, out_of_memory=memory)
-        return Ending(seconds=time.perf_counter() - started)
+        return Ending(seconds=time.perf_counter() - started, random=RandomState())
 
     def _synchronise(self) -> None:
         """Wait for the device, so that a bad memory access shows in the run that made it."""

@@ -118,10 +118,9 @@ def _reachable_from_function(function: types.FunctionType, seen: set[int]) -> It
         if name in function.__globals__:
             named.append((name, function.__globals__[name]))
     for name, value in named:
-        if isinstance(
-            value,
-            torch.nn.Module | torch.Tensor | types.FunctionType | types.MethodType | functools.partial,
-        ):
+        if isinstance(value, torch.nn.Module | torch.Tensor):
+            yield from _reachable(value, name, seen)
+        elif isinstance(value, types.FunctionType | types.MethodType | functools.partial):
             if getattr(value, "__module__", "").split(".")[0] != "torch":
                 yield from _reachable(value, name, seen)
         elif isinstance(value, list | tuple | dict):

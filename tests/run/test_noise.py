@@ -1,0 +1,289 @@
+"""Rounding noise: what is exact stays, what is rounded moves by its last bits, and runs can be repeated."""
+
+import math
+
+import pytest
+import torch
+
+from torchparity.run import noise as noise_module
+from torchparity.run.noise import BITS, Noise, NoiseBank
+
+DTYPES = [torch.float32, torch.float64, torch.float16, torch.bfloat16]
+BANK = NoiseBank(1)
+
+
+def make(run=1, amplitude=1.0, replay=()):
+    return Noise(BANK, run=run, amplitude=amplitude, replay=list(replay))
+
+
+def random(*shape, dtype=torch.float32, seed=0):
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64).to(dtype)
+
+
+def moved_by(before, after):
+    """How many units in the last place each element moved."""
+    integer, _ = BITS[before.dtype]
+    return (after.contiguous().view(integer).long() - before.contiguous().view(integer).long()).abs()
+
+
+# --- perturb -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_about_a_quarter_moves_by_one_unit_and_no_more(dtype):
+    before = random(100, 100, dtype=dtype)
+    after = before.clone()
+    make().perturb(after)
+    steps = moved_by(before, after)
+    assert int(steps.max()) == 1
+    share = float((steps == 1).float().mean())
+    assert 0.15 < share < 0.26
+    assert abs(float((after.double() - before.double()).sign().mean())) < 0.05
+
+
+@pytest.mark.parametrize("amplitude", [2.0, 4.0, 16.0])
+def test_amplified_noise_moves_by_at_most_that_many_units(amplitude):
+    before = random(100, 100)
+    after = before.clone()
+    make(amplitude=amplitude).perturb(after)
+    steps = moved_by(before, after)
+    assert 0.6 * amplitude <= int(steps.max()) <= amplitude
+    assert float(steps.double().square().mean().sqrt()) == pytest.approx(amplitude / 2, rel=0.3)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_exact_values_never_move(dtype):
+    tiny = torch.finfo(dtype).tiny
+    exact = [0.0, -0.0, 1.0, -1.0, 2.0, 3.0, 15.0, 0.5, 0.25, 1024.0, math.inf, -math.inf, math.nan, tiny]
+    before = torch.tensor(exact, dtype=dtype).repeat(500)
+    for run in range(4):
+        after = before.clone()
+        make(run=run, amplitude=4.0).perturb(after)
+        integer, _ = BITS[dtype]
+        assert torch.equal(after.view(integer), before.view(integer))
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("amplitude", [1.0, 4.0])
+def test_no_value_at_all_becomes_infinite_or_nan_or_changes_its_sign(dtype, amplitude):
+    """Every bit pattern there is: subnormal numbers and the largest ones included."""
+    before = torch.arange(-(2**15), 2**15, dtype=torch.int32).to(torch.int16).view(dtype)
+    for run in range(3):
+        after = before.clone()
+        make(run=run, amplitude=amplitude).perturb(after)
+        assert torch.equal(torch.isfinite(after), torch.isfinite(before))
+        finite = torch.isfinite(before)
+        assert bool((after[finite].double() * before[finite].double() >= 0).all())
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_the_largest_number_of_a_mask_stays_finite(dtype):
+    values = torch.full((1000,), torch.finfo(dtype).min, dtype=dtype)
+    make().perturb(values)
+    assert bool(torch.isfinite(values).all())
+
+
+@pytest.mark.parametrize(
+    "view",
+    [
+        lambda x: x.t(),
+        lambda x: x[:, ::2],
+        lambda x: x[3:, 1:],
+        lambda x: x.reshape(4, 10, 5, 8).permute(0, 3, 1, 2),
+        lambda x: x.view(2, 20, 40)[:, :, :1],
+        lambda x: x.flatten()[7:],
+    ],
+    ids=["transposed", "every second", "inner", "permuted", "narrow", "offset"],
+)
+def test_views_are_moved_and_nothing_around_them(view):
+    before = random(40, 40)
+    after = before.clone()
+    make().perturb(view(after))
+    steps = moved_by(before, after)
+    inside = torch.zeros_like(before, dtype=torch.bool)
+    view(inside).fill_(True)
+    assert int(steps.max()) == 1
+    assert float(steps[inside].float().mean()) > 0.1
+    assert int(steps[~inside].sum()) == 0
+
+
+@pytest.mark.parametrize("shape", [(4, 50), (50, 4)], ids=["rows", "columns"])
+def test_an_expanded_tensor_is_moved_once(shape):
+    base = random(50, 1) if shape[0] == 50 else random(1, 50)
+    expanded = base.clone().expand(shape)
+    make().perturb(expanded)
+    assert int(moved_by(base, expanded[:1] if shape[0] == 4 else expanded[:, :1]).max()) == 1
+
+
+def test_a_tensor_larger_than_a_block_is_moved_everywhere(monkeypatch):
+    monkeypatch.setattr(noise_module, "BLOCK", 100)
+    before = random(1050)
+    after = before.clone()
+    make().perturb(after)
+    steps = moved_by(before, after)
+    assert all(int(block.sum()) > 0 for block in steps.split(150))
+
+
+def test_what_has_no_bits_to_move_is_left_alone():
+    for values in (torch.arange(100), torch.ones(100, dtype=torch.bool), random(10).to(torch.float8_e5m2), torch.zeros(0)):
+        before = values.clone()
+        make().perturb(values)
+        assert torch.equal(values.view(-1).float(), before.view(-1).float())
+
+
+# --- runs ----------------------------------------------------------------------------------------
+
+
+def run(function, *args, **options):
+    with make(**options):
+        return function(*args)
+
+
+def test_a_run_can_be_repeated_and_another_run_is_another():
+    x = random(50, 50)
+    first, again, other = (run(lambda x: x.exp(), x, run=number) for number in (1, 1, 2))
+    assert torch.equal(first, again)
+    assert not torch.equal(first, other)
+    assert not torch.equal(first, x.exp())
+
+
+def test_the_seed_of_the_bank_matters():
+    x = random(50, 50)
+    with Noise(NoiseBank(2), run=1, amplitude=1.0, replay=[]):
+        other = x.exp()
+    assert not torch.equal(other, run(lambda x: x.exp(), x))
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: x.relu(),
+        lambda x: x.t().contiguous(),
+        lambda x: torch.cat([x, x]),
+        lambda x: x.view(-1)[3:],
+        lambda x: x.max(),
+        lambda x: x > 0,
+        lambda x: x.argmax(),
+        lambda x: x.clone().masked_fill_(x > 0, 0.0),
+        lambda x: x.sort().values,
+    ],
+)
+def test_operations_that_do_not_round_are_left_alone(function):
+    x = random(50, 50)
+    assert torch.equal(run(function, x), function(x))
+
+
+@pytest.mark.parametrize(
+    "function", [lambda x: torch.rand_like(x), lambda x: torch.randn(50, 50), lambda x: x.clone().uniform_()]
+)
+def test_random_numbers_are_left_alone(function):
+    x = random(50, 50)
+    torch.manual_seed(3)
+    expected = function(x)
+    torch.manual_seed(3)
+    assert torch.equal(run(function, x), expected)
+
+
+def test_dropout_is_moved_but_its_mask_is_not():
+    x = random(50, 50)
+    torch.manual_seed(3)
+    expected = torch.nn.functional.dropout(x, 0.3)
+    torch.manual_seed(3)
+    moved = run(lambda x: torch.nn.functional.dropout(x, 0.3), x)
+    assert torch.equal(moved == 0, expected == 0)
+    assert not torch.equal(moved, expected)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: x.exp(),
+        lambda x: x @ x,
+        lambda x: x.softmax(-1),
+        lambda x: torch.nn.functional.layer_norm(x, (50,)),
+        lambda x: x.clone().mul_(1.1),
+        lambda x: torch.fft.fft(x),
+        lambda x: torch.mul(x, 1.1, out=torch.empty(50, 50)),
+        lambda x: torch._foreach_add([x], 0.1)[0],
+    ],
+    ids=["exp", "matmul", "softmax", "layer norm", "in place", "complex", "out", "foreach"],
+)
+def test_operations_that_round_are_moved_by_a_few_units(function):
+    x = random(50, 50)
+    expected, moved = function(x), run(function, x)
+    difference = (moved - expected).abs()
+    assert float(difference.max()) > 0
+    assert float((difference / expected.abs().clamp(min=0.01 * float(expected.abs().max()))).max()) < 1e-5
+
+
+def test_the_input_of_an_operation_is_not_moved():
+    x = random(50, 50)
+    before = x.clone()
+    run(lambda x: x.exp().sum(), x)
+    assert torch.equal(x, before)
+
+
+def test_the_backward_pass_is_moved_too():
+    x = random(50, 50).requires_grad_()
+
+    def gradient(x):
+        return torch.autograd.grad((x.exp().sin() * 0.3).sum(), x)[0]
+
+    assert not torch.equal(run(gradient, x), gradient(x))
+
+
+def test_long_sums_are_moved_further_than_short_ones():
+    x = random(8, 4096) + 3
+    spread = {}
+    for size in (2, 4096):
+        values = x[:, :size].contiguous()
+        expected = values.sum(1).double()
+        runs = [run(lambda values: values.sum(1), values, run=number).double() for number in range(40)]
+        spread[size] = torch.stack([((moved - expected) / expected).abs() for moved in runs]).mean()
+    assert float(spread[4096]) > 2 * float(spread[2])
+
+
+def test_amplitude_is_how_far_an_operation_is_moved():
+    x = random(100, 100)
+    quiet = (run(lambda x: x.exp(), x, amplitude=1.0) - x.exp()).abs().mean()
+    loud = (run(lambda x: x.exp(), x, amplitude=8.0) - x.exp()).abs().mean()
+    assert float(loud) > 4 * float(quiet)
+
+
+def test_running_statistics_are_moved():
+    layer = torch.nn.BatchNorm1d(50)
+    with torch.no_grad():
+        layer.running_mean.copy_(random(50))
+    run(layer, random(64, 50))
+    plain = torch.nn.BatchNorm1d(50)
+    with torch.no_grad():
+        plain.running_mean.copy_(random(50))
+    plain(random(64, 50))
+    assert not torch.equal(layer.running_mean, plain.running_mean)
+    torch.testing.assert_close(layer.running_mean, plain.running_mean, rtol=1e-4, atol=1e-5)
+
+
+def test_draws_are_replayed():
+    probabilities = torch.full((20,), 0.5)
+    recorded = torch.tensor([0.0, 1.0]).repeat(10)
+    assert torch.equal(run(torch.bernoulli, probabilities, replay=[recorded]), recorded)
+
+    def in_place_then_choice(p):
+        return torch.zeros(20).bernoulli_(p), torch.multinomial(p, 3)
+
+    chosen = torch.tensor([4, 5, 6])
+    first, second = run(in_place_then_choice, probabilities, replay=[recorded, chosen])
+    assert torch.equal(first, recorded)
+    assert torch.equal(second, chosen)
+
+
+def test_a_draw_of_another_shape_or_too_many_are_drawn_anew():
+    probabilities = torch.ones(4)
+    assert run(torch.bernoulli, probabilities, replay=[torch.zeros(5)]).tolist() == [1, 1, 1, 1]
+    assert run(torch.bernoulli, probabilities).tolist() == [1, 1, 1, 1]
+
+
+def test_the_bank_for_one_step_moves_one_in_four():
+    bank = NoiseBank(1).get(torch.device("cpu"), torch.int32, 1)
+    counts = [float((bank == step).float().mean()) for step in (-1, 0, 1)]
+    assert counts == pytest.approx([0.125, 0.75, 0.125], abs=0.01)

@@ -1,0 +1,111 @@
+"""Every door to private torch opens on this version of torch, and a door that is not there says so."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from torchparity import TorchVersionError, torchapi
+
+
+def test_a_missing_name_is_one_clear_error():
+    with pytest.raises(TorchVersionError, match=r"has no `torch\._inductor\.no_such_thing`") as caught:
+        torchapi.lookup("torch._inductor.no_such_thing")
+    assert str(torch.__version__) in caught.value.message
+    assert "2.11" in caught.value.hint
+
+
+def test_backends():
+    assert {"inductor", "eager", "aot_eager"} <= set(torchapi.list_backends())
+
+
+@pytest.mark.parametrize("area", list(torchapi.CONFIG_MODULES))
+def test_config_is_patched_and_put_back(area):
+    module = torchapi.config_module(area)
+    name = next(name for name, value in module.get_config_copy().items() if value is False)
+    with torchapi.patched_config({f"{area}.{name}": True}):
+        assert getattr(module, name) is True
+    assert getattr(module, name) is False
+
+
+def test_fresh_cache_is_a_context():
+    with torchapi.fresh_compiler_cache():
+        pass
+
+
+def test_compile_failures_are_told_from_others():
+    def backend(graph_module, inputs):
+        raise RuntimeError("inside")
+
+    torch.compiler.reset()
+    with pytest.raises(Exception, match="inside") as caught:
+        torch.compile(torch.sin, backend=backend)(torch.randn(2))
+    assert torchapi.is_compile_failure(caught.value)
+    assert str(torchapi.inner_failure(caught.value)) == "inside"
+    assert not torchapi.is_compile_failure(RuntimeError("outside"))
+
+
+def test_graphs_are_counted():
+    torch.compiler.reset()
+    before = torchapi.graphs_compiled()
+    torch.compile(torch.sin, backend="eager")(torch.randn(2))
+    assert torchapi.graphs_compiled() == before + 1
+
+
+def test_aot_backend_sees_forward_and_backward():
+    seen = []
+
+    def compiler(name):
+        def compile_graph(graph_module, inputs):
+            seen.append((name, torchapi.mutated_inputs(), torchapi.visible_outputs(9)))
+            return torchapi.boxed(graph_module.forward)
+
+        return compile_graph
+
+    def model(x, buffer):
+        buffer.add_(1)
+        return (x * 2).sum()
+
+    torch.compiler.reset()
+    backend = torchapi.aot_backend(forward=compiler("forward"), backward=compiler("backward"))
+    torch.compile(model, backend=backend)(torch.randn(3, requires_grad=True), torch.zeros(2)).backward()
+    assert [name for name, _, _ in seen] == ["forward", "backward"]
+    assert len(seen[0][1]) == 1
+    assert seen[0][2] == 2
+
+
+def test_inductor_doors():
+    assert callable(torchapi.inductor_inner_compile())
+    settings = torchapi.dynamo_repro_settings()
+    assert settings["repro_tolerance"] > 0
+
+
+def test_onednn_is_turned_off_and_on_again():
+    before = torch._C._get_mkldnn_enabled()
+    with torchapi.without_onednn():
+        assert not torch._C._get_mkldnn_enabled()
+    assert torch._C._get_mkldnn_enabled() == before
+
+
+def test_tensor_doors():
+    base = torch.zeros(4)
+    assert torchapi.storage_key(base) == torchapi.storage_key(base[1:])
+    assert torchapi.storage_key(base) != torchapi.storage_key(base.clone())
+    assert torchapi.storage_key(base.to_sparse()) is None
+    assert torchapi.is_plain(torch.nn.Parameter(base))
+    assert not torchapi.is_plain(base.to_sparse())
+    assert torchapi.pytree_children([1, 2]) == [1, 2]
+    assert torchapi.pytree_children(3) is None
+    assert torchapi.tree_leaves({"a": [1, 2]}) == [1, 2]
+    assert torchapi.tree_map(lambda value: value + 1, [1, 2]) == [2, 3]
+
+
+def test_operator_doors():
+    aten = torch.ops.aten
+    assert torchapi.is_random(aten.bernoulli_.float)
+    assert not torchapi.is_random(aten.add.Tensor)
+    assert torchapi.is_pointwise(aten.add.Tensor)
+    assert torchapi.written_arguments(aten.add_.Tensor) == (0,)
+    assert torchapi.written_arguments(aten.add.out) == ("out",)
+    assert torchapi.base_name(aten.add.Tensor) == "aten::add"
+    assert callable(torchapi.higher_order_kernel(torch.ops.higher_order.cond))
