@@ -75,7 +75,9 @@ def test_an_odd_numpy_array_is_compared(make):
     assert report(make(values), make(values + 1)).status is Status.DIFFERS
 
 
-@pytest.mark.parametrize("value", [1.5, 7, True, 1 + 2j, 0.0, math.nan, math.inf, np.float32(3), np.ones(3), "text", None])
+@pytest.mark.parametrize(
+    "value", [1.5, 7, True, 1 + 2j, 0.0, math.nan, math.inf, np.float32(3), np.ones(3), "text", None]
+)
 def test_a_value_is_the_same_as_itself(value):
     assert report(value, value).status is Status.SAME
 

@@ -90,7 +90,11 @@ def test_a_loss_of_ones_own():
 
 @pytest.mark.parametrize(
     ("loss", "message"),
-    [(lambda outputs: outputs, r"a tensor of shape \(3,\)"), (lambda outputs: 3.0, "a float"), (lambda outputs: None, "a NoneType")],
+    [
+        (lambda outputs: outputs, r"a tensor of shape \(3,\)"),
+        (lambda outputs: 3.0, "a float"),
+        (lambda outputs: None, "a NoneType"),
+    ],
 )
 def test_a_loss_that_is_not_one_number_is_a_usage_error(loss, message):
     with pytest.raises(UsageError, match=message) as caught:

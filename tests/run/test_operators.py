@@ -16,7 +16,13 @@ def test_views(operator):
 
 @pytest.mark.parametrize(
     "operator",
-    [aten.rand.default, aten.bernoulli.default, aten.normal_.default, aten.native_dropout.default, aten.multinomial.default],
+    [
+        aten.rand.default,
+        aten.bernoulli.default,
+        aten.normal_.default,
+        aten.native_dropout.default,
+        aten.multinomial.default,
+    ],
 )
 def test_random_operators(operator):
     assert traits_of(operator).random
@@ -24,7 +30,12 @@ def test_random_operators(operator):
 
 @pytest.mark.parametrize(
     ("operator", "replayed"),
-    [(aten.bernoulli.p, True), (aten.bernoulli_.float, True), (aten.multinomial.default, True), (aten.rand.default, False)],
+    [
+        (aten.bernoulli.p, True),
+        (aten.bernoulli_.float, True),
+        (aten.multinomial.default, True),
+        (aten.rand.default, False),
+    ],
 )
 def test_draws_that_depend_on_a_float_are_replayed(operator, replayed):
     assert traits_of(operator).replayed is replayed
@@ -79,7 +90,7 @@ def test_decisions_kinks_and_opaque_kernels():
     assert not traits_of(aten.mm.default).normalised
 
 
-@pytest.mark.parametrize("name", sorted(DECIDES))
+@pytest.mark.parametrize("name", sorted(DECIDES - {"fix"}))  # `fix` is taken apart into `trunc`.
 def test_every_operator_that_decides_is_one_in_place_too(name):
     in_place = f"{name}_"
     if not name.endswith("_") and hasattr(aten, in_place):
@@ -108,9 +119,11 @@ def test_an_exact_name_that_rounds_would_be_wrong():
             continue
         try:
             single, double = operator(values), operator(values.double())
-        except (RuntimeError, NotImplementedError):
+        except (RuntimeError, NotImplementedError, IndexError):
             continue
-        if single.is_floating_point() and single.layout == torch.strided:
+        if not isinstance(single, torch.Tensor) or not single.is_floating_point():
+            continue
+        if single.layout == torch.strided:
             checked += 1
             assert torch.equal(single.double(), double), name
     assert checked > 15
@@ -142,4 +155,7 @@ def test_nothing_in_or_out_is_one_term():
 
 def test_float_tensors_of_a_tree():
     half, whole, compound = torch.ones(1).half(), torch.ones(1, dtype=torch.long), torch.ones(1, dtype=torch.complex64)
-    assert [id(tensor) for tensor in float_tensors(([half, whole], {"x": compound}, 3, None))] == [id(half), id(compound)]
+    assert [id(tensor) for tensor in float_tensors(([half, whole], {"x": compound}, 3, None))] == [
+        id(half),
+        id(compound),
+    ]

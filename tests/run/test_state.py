@@ -350,6 +350,16 @@ def test_refilling_keeps_the_order_of_keys():
     assert list(container) == ["a", "b"]
 
 
+def test_refilling_a_dictionary_with_tensors_as_keys():
+    key, other = torch.ones(3), torch.ones(3)
+    container = {key: 1}
+    saved = dict(container)
+    container.clear()
+    container[other] = 1
+    refill(container, saved)
+    assert [id(held) for held in container] == [id(key)]
+
+
 # --- inputs --------------------------------------------------------------------------------------
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -25,6 +25,10 @@ BANK_SIZE = 1 << 20
 BLOCK = BANK_SIZE // 2
 # Integers between -n and n have a spread of about n / sqrt(3); half a unit times n wants n * 0.87.
 SPREAD = 0.87
+# A sum of at least so many terms may be one chain of additions; no compiler makes it longer than the second
+# number (inductor cascades beyond it). A chain of n roundings errs by 0.2 * sqrt(n) units of the
+# scale that sums of such terms have.
+CHAIN = (4, 1 << 15)
 # float dtype -> (integer that holds it, mask of the low half of the mantissa)
 BITS = {
     torch.float64: (torch.int64, (1 << 26) - 1),
@@ -92,19 +96,35 @@ class Noise(Watch):
     def _perturb_result(self, traits: Traits, inputs: list[torch.Tensor], target: torch.Tensor) -> None:
         if target.is_complex():
             target = torch.view_as_real(target)
-        wide = target.dtype in (torch.float32, torch.float64)
-        count = terms(traits, inputs, target) if wide else 1.0
-        self.perturb(target, 1.0 + math.log2(count) / 4)
-        if traits.normalised and wide and target.dim() > 1:
-            self._perturb_groups(traits, target, 1.0 + math.log2(count) / 4)
+        if target.dtype not in (torch.float32, torch.float64) or target.numel() == 0:
+            self.perturb(target)  # Sums of 16-bit floats are kept in 32 bits: one rounding at the end.
+            return
+        count = terms(traits, inputs, target)
+        size = 1.0 + math.log2(count) / 4
+        self.perturb(target, size)
+        if traits.normalised and target.dim() > 1:
+            self._perturb_groups(traits, target, size)
+        elif count >= CHAIN[0] and not traits.contraction:
+            self._perturb_sum(target, count)
+
+    def _perturb_sum(self, target: torch.Tensor, count: float) -> None:
+        """Move a sum as far as adding its terms one after the other may: that is correct too, only clumsier."""
+        error = 0.3 * torch.finfo(target.dtype).eps * math.sqrt(min(count, CHAIN[1])) * self.amplitude
+        scale = torch.maximum(target.abs(), root_mean_square(target, tuple(range(target.dim()))))
+        target.add_(self._steps(target, target.shape) * scale, alpha=error)
 
     def _perturb_groups(self, traits: Traits, target: torch.Tensor, size: float) -> None:
-        """Move whole rows (channels, for batch norm) together, as a wrong last bit of their statistics would."""
-        epsilon = torch.finfo(target.dtype).eps * size * self.amplitude
+        """Move whole rows (channels, for batch norm) together, as an error in their mean or deviation does."""
         axes = [1] if traits.by_channel else list(range(target.dim() - 1))
         shape = [length if axis in axes else 1 for axis, length in enumerate(target.shape)]
-        steps = self._slice(target.device, torch.int32, 1, math.prod(shape)).reshape(shape)
-        target.mul_(1.0 + steps.to(target.dtype) * epsilon)
+        error = torch.finfo(target.dtype).eps * size * self.amplitude
+        others = tuple(axis for axis in range(target.dim()) if axis not in axes)
+        shift = self._steps(target, shape) * root_mean_square(target, others)
+        target.mul_(1.0 + self._steps(target, shape) * error).add_(shift, alpha=error)
+
+    def _steps(self, like: torch.Tensor, shape: Sequence[int]) -> torch.Tensor:
+        drawn = self._slice(like.device, torch.int32, 1, math.prod(shape))
+        return drawn.reshape(tuple(shape)).to(like.dtype)
 
     def perturb(self, target: torch.Tensor, size: float = 1.0) -> None:
         """Move a tensor in place by `size` units in the last place or so."""
@@ -130,6 +150,12 @@ class Noise(Watch):
             bank = bank.repeat(count // BANK_SIZE + 1)
         offset = self.offsets.randrange(bank.numel() - count + 1)
         return bank[offset : offset + count]
+
+
+def root_mean_square(values: torch.Tensor, axes: tuple[int, ...]) -> torch.Tensor:
+    """Root mean square over some axes, kept as axes of length one."""
+    finite = torch.nan_to_num(values, nan=0.0, posinf=0.0, neginf=0.0)
+    return finite.square().mean(axes, keepdim=True).sqrt() if axes else finite.abs()
 
 
 def _dense(tensor: torch.Tensor) -> torch.Tensor | None:

@@ -124,9 +124,12 @@ def terms(traits: Traits, inputs: list[torch.Tensor], output: torch.Tensor) -> f
     sizes = sorted((tensor.numel() for tensor in inputs), reverse=True)
     if traits.contraction and len(sizes) > 1:
         return max(1.0, math.sqrt(sizes[0] * sizes[1] / output.numel()))
-    if traits.normalised:
-        return float(max(max(tensor.shape, default=1) for tensor in inputs))
-    return max(1.0, sizes[0] / output.numel())
+    reduced = max(1.0, sizes[0] / output.numel())
+    if not traits.normalised or reduced > 1.0:
+        return reduced
+    if traits.by_channel and output.dim() > 1:
+        return output.numel() / output.shape[1]
+    return float(max(max(tensor.shape, default=1) for tensor in inputs))
 
 
 def float_tensors(tree: Any) -> list[torch.Tensor]:
