@@ -207,6 +207,14 @@ def written_arguments(operator: OpOverload) -> tuple[int | str, ...]:
     return tuple(written)
 
 
+def given_argument(operator: OpOverload, name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    """Return what a call gives for an argument, by place, by name or by default; None where there is no such one."""
+    for position, argument in enumerate(operator._schema.arguments):
+        if argument.name == name:
+            return args[position] if position < len(args) else kwargs.get(name, argument.default_value)
+    return None
+
+
 def base_name(operator: OpOverload) -> str:
     """Return `aten::add` for `aten.add.Tensor`."""
     name: str = operator._schema.name

@@ -162,7 +162,7 @@ def test_noise_far_above_a_rounding_is_allowed_at_any_scale(scale):
     assert clean(judge(baseline, rounded(truth, torch.float32, 77, steps=200) * scale))
 
 
-@pytest.mark.parametrize("scale", [1e-30, 1.0, 1e30])
+@pytest.mark.parametrize("scale", [1e-25, 1e30])
 def test_the_score_does_not_depend_on_the_scale(scale):
     power = 2.0 ** round(math.log2(scale))
     truth = random(40, 30)

@@ -138,8 +138,8 @@ def test_without_a_reference_eager_is_the_truth():
 
 
 def test_values_that_are_not_finite_count_as_nothing_in_differences():
-    eager = torch.tensor([1.0, math.inf, math.nan, 4.0])
-    truth = torch.tensor([1.5, math.inf, 2.0, math.inf], dtype=torch.float64)
+    eager = torch.tensor([1.0, math.inf, math.nan, -math.inf])
+    truth = torch.tensor([1.5, math.inf, math.nan, -math.inf], dtype=torch.float64)
     baseline = FloatBaseline(eager, truth)
     assert baseline.finite.tolist() == [[True, False, False, False]]
     assert baseline.block(*WHOLE).tolist() == [[1, 0, 0, 0]]

@@ -6,7 +6,17 @@ import pytest
 import torch
 
 from torchparity.errors import UsageError
-from torchparity.run.loss import MEAN, PROJECTION, backward, reduce_to_mean
+from torchparity.run.loss import MEAN, PROJECTION, reduce_to_mean, scalar_loss, tangents_of
+
+
+def backward(outputs, loss, *, seed):
+    """What a run does after its forward pass."""
+    if loss != PROJECTION:
+        return scalar_loss(outputs, loss)
+    tensors, tangents = tangents_of(outputs, seed=seed)
+    if tensors:
+        torch.autograd.backward(tensors, tangents)
+    return None
 
 
 def leaf(*shape, dtype=torch.float32):

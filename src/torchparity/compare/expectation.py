@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -18,7 +19,7 @@ from torchparity.compare.judgement import (
     unravel,
     value_at,
 )
-from torchparity.compare.leaves import Leaf, parts_of
+from torchparity.compare.leaves import ATOMS, Leaf, parts_of
 from torchparity.compare.statistics import ExactBaseline, FloatBaseline
 from torchparity.records import UNCHANGED, Kind, LeafReport, Mismatch, Status
 
@@ -31,12 +32,29 @@ def tensor_of(value: Any) -> torch.Tensor | None:
     if isinstance(value, torch.Tensor):
         return value.detach()
     if isinstance(value, np.ndarray | np.generic) and value.dtype.kind in "fiubc":
-        return torch.as_tensor(value)
+        if value.dtype in (np.longdouble, np.clongdouble):
+            value = value.astype(np.complex128 if value.dtype.kind == "c" else np.float64)
+        return torch.as_tensor(np.ascontiguousarray(value) if value.ndim else value)
     if isinstance(value, float | complex):
         return torch.tensor(value, dtype=torch.complex128 if isinstance(value, complex) else torch.float64)
     if isinstance(value, bool | int):
         return torch.tensor(value) if -(2**63) <= value < 2**63 else None
     return None
+
+
+def shape_of(value: Any) -> tuple[int, ...]:
+    """Return the shape of a tensor or array, -1 for a ragged dimension."""
+    if not isinstance(value, torch.Tensor | np.ndarray) or getattr(value, "is_nested", False):
+        return ()  # A nested tensor has no shape of its own: its rows do.
+    shape: tuple[Any, ...] = tuple(value.shape)
+    return tuple(size if isinstance(size, int) else -1 for size in shape)
+
+
+def printed_shape(tensor: torch.Tensor) -> str:
+    """Return a shape to compare and to show; of a nested tensor, the shapes of its rows."""
+    if tensor.is_nested:
+        return str([shape_of(row) for _, row in parts_of(tensor)])
+    return str(shape_of(tensor))
 
 
 def is_float(dtype: torch.dtype) -> bool:
@@ -115,7 +133,7 @@ class Expectation:
     ) -> LeafReport:
         value = self.leaf.value
         dtype = str(value.dtype) if isinstance(value, torch.Tensor) else type(value).__name__
-        shape = tuple(value.shape) if isinstance(value, torch.Tensor | np.ndarray) else ()
+        shape = shape_of(value)
         facts: dict[str, Any] = {}
         ranked = sorted(judgements, key=lambda pair: -pair[1].score)
         if ranked:
@@ -141,7 +159,7 @@ class Expectation:
             shape=shape,
             where=where,
             wrong_elements=wrong,
-            elements=int(np.prod(shape)) if shape else 1,
+            elements=value.numel() if isinstance(value, torch.Tensor) else math.prod(shape),
             mismatches=tuple(sorted(mismatches, key=lambda mismatch: KIND_ORDER[mismatch.kind])),
             **facts,
         )
@@ -199,12 +217,17 @@ def compare_facts(expected: Leaf, actual: Leaf) -> Iterator[Mismatch]:
             yield fact(Kind.OBJECT, "value", repr(left), repr(right))
         elif type(left) is not type(right):
             yield fact(Kind.STRUCTURE, "type", type(left).__name__, type(right).__name__)
+        elif isinstance(left, np.ndarray):
+            if left.dtype != right.dtype:
+                yield fact(Kind.DTYPE, "dtype", str(left.dtype), str(right.dtype))
+            if left.shape != right.shape:
+                yield fact(Kind.SHAPE, "shape", str(left.shape), str(right.shape))
         return
     pairs = [
         (Kind.LAYOUT, "layout", left.layout, right.layout),
         (Kind.DEVICE, "device", left.device, right.device),
         (Kind.DTYPE, "dtype", left.dtype, right.dtype),
-        (Kind.SHAPE, "shape", tuple(left.shape), tuple(right.shape)),
+        (Kind.SHAPE, "shape", printed_shape(left), printed_shape(right)),
     ]
     if expected.role in LAYOUT_ROLES:
         pairs.append((Kind.STRIDE, "stride", aligned(expected), aligned(actual)))
@@ -225,7 +248,11 @@ def fact(kind: Kind, name: str, expected: str, actual: str) -> Mismatch:
 def _equal(left: Any, right: Any) -> bool:
     if type(left) is not type(right):
         return False
-    if "__eq__" not in {name for kind in type(left).__mro__[:-1] for name in vars(kind)}:
+    if isinstance(left, np.ndarray):
+        return left.dtype == right.dtype and bool(np.array_equal(left, right))
+    if not isinstance(left, ATOMS) and "__eq__" not in {
+        name for kind in type(left).__mro__[:-1] for name in vars(kind)
+    }:
         return True  # Two objects of one class without values of their own to compare.
     try:
         return bool(left == right)
@@ -253,13 +280,18 @@ def exact_mismatch(baseline: ExactBaseline, part: torch.Tensor, wrong: int, posi
     return _at(Kind.INTEGER, f"{wrong} elements", baseline.eager, part, position)
 
 
+def printed(value: float | int | bool) -> str:
+    """Show a number so that two numbers that differ look different."""
+    return f"{value:.9g}" if isinstance(value, float) and float(f"{value:.9g}") == value else repr(value)
+
+
 def _at(kind: Kind, detail: str, expected: torch.Tensor, actual: torch.Tensor, position: int) -> Mismatch:
     return Mismatch(
         kind=kind,
         detail=detail,
         where=unravel(position, tuple(expected.shape)),
-        expected=f"{value_at(expected, position):.9g}",
-        actual=f"{value_at(actual, position):.9g}",
+        expected=printed(value_at(expected, position)),
+        actual=printed(value_at(actual, position)),
     )
 
 
@@ -299,6 +331,6 @@ def _lonely(leaf: Leaf, *, expected: str, actual: str) -> LeafReport:
         role=leaf.role,
         status=Status.DIFFERS,
         dtype=str(getattr(value, "dtype", type(value).__name__)).removeprefix("torch."),
-        shape=tuple(getattr(value, "shape", ())),
+        shape=shape_of(value),
         mismatches=(fact(Kind.STRUCTURE, "leaf", expected, actual),),
     )

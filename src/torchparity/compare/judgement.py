@@ -72,14 +72,14 @@ def judge_float(baseline: FloatBaseline, candidate: torch.Tensor, tolerance: Tol
     score, allowed, position, wrong = 0.0, 0.0, 0, 0
     nonfinite_position: int | None = None
     squares = 0.0
-    sums = Sums.zeros(baseline.layout, baseline.device)
+    sums = Sums.zeros(baseline.layout, baseline.device, baseline.magnitude)
     for rows, columns in baseline.layout.blocks(baseline.device):
         difference = baseline.difference(values, rows, columns)
         if baseline.truth is not None or not math.isfinite(energy(difference)):
             difference, bad = _nonfinite(baseline, values, rows, columns)
             if nonfinite_position is None and bool(bad.any()):
                 nonfinite_position = _position(baseline, rows, columns, int(bad.int().argmax()))
-        squares += energy(difference)
+        squares += energy(difference * (1.0 / baseline.magnitude)) * baseline.magnitude**2
         sums.add(rows, columns, difference, baseline.block(rows, columns))
         unit = tolerance.allowance(baseline, rows, columns)
         ratio = difference.abs_().div_(unit)
@@ -174,7 +174,8 @@ def eager_rms_error(baseline: FloatBaseline) -> float:
         return 0.0
     total = 0.0
     for rows, columns in baseline.layout.blocks(baseline.device):
-        total += energy(baseline.difference(baseline.eager, rows, columns))
+        difference = baseline.difference(baseline.eager, rows, columns)
+        total += energy(difference * (1.0 / baseline.magnitude)) * baseline.magnitude**2
     return math.sqrt(total / max(1, baseline.layout.total))
 
 

@@ -6,7 +6,7 @@ import dataclasses
 import enum
 import types
 from collections import deque
-from collections.abc import Iterator, Mapping, Set
+from collections.abc import Iterator, KeysView, Mapping, Set, ValuesView
 from dataclasses import dataclass
 from typing import Any
 
@@ -95,10 +95,23 @@ def children_of(value: Any, path: str) -> list[tuple[str, Any]] | None:
     registered = torchapi.pytree_children(value)
     if registered is not None:
         return [(f"{path}[{index}]", item) for index, item in enumerate(registered)]
-    attributes = getattr(value, "__dict__", None)
+    if isinstance(value, ValuesView | KeysView):
+        return [(f"{path}[{index}]", item) for index, item in enumerate(value)]
+    attributes = attributes_of(value)
     if attributes and not isinstance(value, torch.nn.Module):
         return [(f"{path}.{name}", item) for name, item in attributes.items()]
     return None
+
+
+def attributes_of(value: Any) -> dict[str, Any]:
+    """Return what an object holds, in `__dict__` or in `__slots__`."""
+    found = dict(getattr(value, "__dict__", None) or {})
+    for kind in type(value).__mro__:
+        slots = vars(kind).get("__slots__", ())
+        for name in (slots,) if isinstance(slots, str) else slots:
+            if name not in ("__dict__", "__weakref__") and hasattr(value, name):
+                found[name] = getattr(value, name)
+    return found
 
 
 def _key(key: Any) -> str:
@@ -117,7 +130,7 @@ def parts_of(tensor: torch.Tensor) -> list[tuple[str, torch.Tensor]]:
     if tensor.layout != torch.strided:
         return [(".to_dense()", tensor.to_dense())]
     if tensor.is_quantized:
-        return [(".int_repr()", tensor.int_repr())]
+        return [(".int_repr()", tensor.int_repr()), (".dequantize()", tensor.dequantize())]
     if torchapi.is_wrapper(type(tensor)):
         names, _ = tensor.__tensor_flatten__()  # type: ignore[attr-defined]
         return [(f".{name}{suffix}", part) for name in names for suffix, part in parts_of(getattr(tensor, name))]

@@ -95,6 +95,7 @@ def same(
 
 
 def _same(ref: Any, res: Any, truth: Any, rules: Rules) -> bool:
+    truth = ref if truth is None else truth
     if isinstance(ref, (*SEQUENCES, torch.Size)):
         _expect(isinstance(res, SEQUENCES), ref, res)
         if len(ref) != len(res):
@@ -107,7 +108,7 @@ def _same(ref: Any, res: Any, truth: Any, rules: Rules) -> bool:
     if isinstance(ref, set):
         _expect(isinstance(res, set) and ref == res, ref, res)
         return True
-    if isinstance(ref, np.generic):
+    if isinstance(ref, np.generic) and not isinstance(ref, float):  # np.float64 is a float to the original.
         return _same_numpy(ref, res, rules)
     if isinstance(ref, torch.Tensor | float):
         return _same_tensor(torch.as_tensor(ref), torch.as_tensor(res), torch.as_tensor(truth), rules)

@@ -23,7 +23,7 @@ import torch
 # Elements handled at a time: the temporaries of a block stay in a CPU's cache; a GPU wants more.
 BLOCK = {"cpu": 1 << 19, "other": 1 << 24}
 # Share of the leaf's mean noise variance that every element is granted whatever its surroundings say.
-POOL_SHARE = 0.01
+POOL_SHARE = 0.1
 # A row or column profile is an average; under this many terms it is too rough to be used.
 PROFILE_TERMS = 16
 
@@ -97,25 +97,28 @@ class Sums:
     column: torch.Tensor
     row_dot: torch.Tensor
     column_dot: torch.Tensor
+    magnitude: float = 1.0
 
     @classmethod
-    def zeros(cls, shape: Shape2d, device: torch.device) -> Sums:
+    def zeros(cls, shape: Shape2d, device: torch.device, magnitude: float = 1.0) -> Sums:
         """Return sums that nothing has been added to."""
 
         def vector(size: int) -> torch.Tensor:
             return torch.zeros(size, dtype=torch.float64, device=device)
 
-        return cls(vector(shape.rows), vector(shape.columns), vector(shape.rows), vector(shape.columns))
+        return cls(vector(shape.rows), vector(shape.columns), vector(shape.rows), vector(shape.columns), magnitude)
 
     def add(self, rows: slice, columns: slice, difference: torch.Tensor, eager: torch.Tensor) -> None:
         """Add one block (as products with ones: several times faster than a strided sum)."""
         height, width = difference.shape
         down, across = difference.new_ones(height), difference.new_ones(width)
-        self.row[rows] += difference @ across
-        self.column[columns] += down @ difference
-        product = difference * eager
-        self.row_dot[rows] += product @ across
-        self.column_dot[columns] += down @ product
+        once, twice = self.magnitude, self.magnitude**2
+        difference = difference * (1.0 / once)
+        self.row[rows] += (difference @ across).double() * once
+        self.column[columns] += (down @ difference).double() * once
+        product = difference * (eager * (1.0 / once))
+        self.row_dot[rows] += (product @ across).double() * twice
+        self.column_dot[columns] += (down @ product).double() * twice
 
     def vectors(self) -> dict[str, torch.Tensor]:
         """Return every aggregate by name; the scalars are the sums over all rows."""
@@ -148,6 +151,7 @@ class FloatBaseline:
         self.finite: torch.Tensor | None = None
         self.noise_nonfinite: torch.Tensor | None = None
         self._split(reference)
+        self.magnitude = self._magnitude()
         self.row_energy, self.column_energy = self._energies()
         self.squares = torch.zeros((self.layout.rows, self.layout.columns), dtype=self.work, device=self.device)
         self.sum_squares: dict[str, torch.Tensor] = {}
@@ -170,8 +174,15 @@ class FloatBaseline:
         for rows, columns in self.layout.blocks(self.device):
             self.correction[rows, columns] = truth[rows, columns] - self.eager[rows, columns]
 
+    def _magnitude(self) -> float:
+        """A power of two near the largest value, by which products are scaled so that they stay in range."""
+        largest = 0.0
+        for rows, columns in self.layout.blocks(self.device):
+            largest = max(largest, float(self.block(rows, columns).abs().max()))
+        return 2.0 ** min(120, max(-120, math.frexp(largest)[1])) if largest > 0 else 1.0
+
     def _energies(self) -> tuple[torch.Tensor, torch.Tensor]:
-        sums = Sums.zeros(self.layout, self.device)
+        sums = Sums.zeros(self.layout, self.device, self.magnitude)
         for rows, columns in self.layout.blocks(self.device):
             block = self.block(rows, columns)
             sums.add(rows, columns, block, block)
@@ -180,7 +191,7 @@ class FloatBaseline:
     def _unit(self) -> float:
         """A power of two near the rounding step of the leaf, so that squares neither over- nor underflow."""
         rms = self.rms()
-        return 2.0 ** math.floor(math.log2(rms * self.epsilon)) if rms > 0 else 1.0
+        return 2.0 ** max(-120, math.floor(math.log2(rms * self.epsilon))) if rms > 0 else 1.0
 
     def rms(self) -> float:
         """Root mean square of eager's finite values."""
@@ -189,8 +200,9 @@ class FloatBaseline:
     def block(self, rows: slice, columns: slice) -> torch.Tensor:
         """Eager's values of one block in working precision, zero where not finite."""
         block = self.eager[rows, columns].to(self.work)
-        if self.finite is not None:
-            block = block.masked_fill(~self.finite[rows, columns], 0.0)
+        if self.truth is not None:
+            block = torch.where(torch.isfinite(block), block, self.truth[rows, columns].to(self.work))
+            block = torch.nan_to_num_(block, nan=0.0, posinf=0.0, neginf=0.0)
         return block
 
     def difference(self, sample: torch.Tensor, rows: slice, columns: slice) -> torch.Tensor:
@@ -207,10 +219,12 @@ class FloatBaseline:
     def add(self, sample: torch.Tensor, *, amplitude: float = 1.0) -> None:
         """Count one run of the model whose operations were perturbed by `amplitude` roundings."""
         values = matrix(sample, self.layout)
-        sums = Sums.zeros(self.layout, self.device)
+        sums = Sums.zeros(self.layout, self.device, self.magnitude)
         for rows, columns in self.layout.blocks(self.device):
             difference = self.difference(values, rows, columns)
-            if not math.isfinite(energy(difference)):
+            if self.finite is not None:
+                self._note_nonfinite(rows, columns, ~torch.isfinite(values[rows, columns]) & self.finite[rows, columns])
+            elif not math.isfinite(energy(difference)):
                 wild = ~torch.isfinite(difference)
                 self._note_nonfinite(rows, columns, wild)
                 difference.masked_fill_(wild, 0.0)

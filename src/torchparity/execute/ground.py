@@ -112,12 +112,11 @@ class Ground:
         consume: Callable[[Leaf], None],
         *,
         mode: Callable[[], contextlib.AbstractContextManager[Any]] = contextlib.nullcontext,
-        prepare: Callable[[torch.Tensor], None] | None = None,
     ) -> Ending:
         """Run eager, whatever torch.compile stands inside the model."""
         self.announce(name)
         with torch.compiler.set_stance("force_eager"):
-            ending = self.runner.run(self.subject.model, consume, mode=mode, prepare=prepare)
+            ending = self.runner.run(self.subject.model, consume, mode=mode)
         self.record(name, ending)
         if ending.out_of_memory:
             raise ResourceError(
@@ -228,12 +227,8 @@ class Ground:
                     watch(leaf)
                 expectation.add(leaf, amplitude=amplitude)
 
-        def prepare(tensor: torch.Tensor) -> None:
-            if tensor.dtype in (torch.float32, torch.float64):
-                noise.perturb(tensor)
-
         name = f"noise {self.noise_counter}" if amplitude == 1.0 else "amplified noise"
-        self._run(name, consume, mode=lambda: noise, prepare=prepare)
+        self._run(name, consume, mode=lambda: noise)
         self.saw_random |= noise.saw_random
 
 

@@ -15,15 +15,36 @@ PROJECTION = "projection"
 MEAN = "mean"
 
 
-def backward(outputs: Any, loss: Loss, *, seed: int) -> torch.Tensor | None:
-    """Run the backward pass; return the loss where there is one number, None for the projection.
+Tangents = tuple[list[torch.Tensor], list[torch.Tensor]]
 
-    The projection hands every float output its own random tangent. A mean has no gradient through
-    softmax or a layer norm; a random direction has one through everything.
+
+def tangents_of(outputs: Any, *, seed: int) -> Tangents:
+    """Return every float output that has a gradient, and a seeded random tangent for each.
+
+    A mean has no gradient through softmax or a layer norm; a random direction has one through everything.
     """
-    if loss == PROJECTION:
-        project(outputs, seed=seed)
-        return None
+    tensors, tangents = [], []
+    generator = torch.Generator().manual_seed(seed)
+    for _, leaf in walk(outputs):
+        if isinstance(leaf, torch.Tensor) and leaf.requires_grad:
+            for tensor in differentiable_parts(leaf):
+                drawn = torch.randn(tensor.shape, generator=generator, dtype=torch.float32)
+                if tensor.is_complex():
+                    drawn = torch.complex(drawn, torch.randn(tensor.shape, generator=generator))
+                tensors.append(tensor)
+                tangents.append(drawn.to(device=tensor.device, dtype=tensor.dtype))
+    return tensors, tangents
+
+
+def differentiable_parts(tensor: torch.Tensor) -> list[torch.Tensor]:
+    """Return dense tensors through which a gradient reaches all of a sparse or nested one."""
+    if tensor.is_nested:
+        return [tensor.values()] if tensor.layout == torch.jagged else list(tensor.unbind())
+    return [tensor.to_dense()] if tensor.layout != torch.strided else [tensor]
+
+
+def scalar_loss(outputs: Any, loss: Loss) -> torch.Tensor:
+    """Run the backward pass from one number; return that number."""
     value = reduce_to_mean(outputs) if loss == MEAN else loss(outputs)  # type: ignore[operator]
     if not isinstance(value, torch.Tensor) or value.numel() != 1:
         raise UsageError(
@@ -33,22 +54,6 @@ def backward(outputs: Any, loss: Loss, *, seed: int) -> torch.Tensor | None:
     if value.requires_grad:
         value.backward()
     return value.detach()
-
-
-def project(outputs: Any, *, seed: int) -> None:
-    """Push a seeded random tangent back through every float output that has a gradient."""
-    tensors, tangents = [], []
-    generator = torch.Generator().manual_seed(seed)
-    for _, leaf in walk(outputs):
-        if isinstance(leaf, torch.Tensor) and leaf.requires_grad:
-            shape = leaf.to_dense().shape if leaf.layout != torch.strided else leaf.shape
-            drawn = torch.randn(shape, generator=generator, dtype=torch.float32)
-            if leaf.is_complex():
-                drawn = torch.complex(drawn, torch.randn(shape, generator=generator))
-            tensors.append(leaf.to_dense() if leaf.layout != torch.strided else leaf)
-            tangents.append(drawn.to(device=leaf.device, dtype=leaf.dtype))
-    if tensors:
-        torch.autograd.backward(tensors, tangents)
 
 
 def reduce_to_mean(outputs: Any) -> torch.Tensor:
@@ -69,7 +74,7 @@ def reduce_to_mean(outputs: Any) -> torch.Tensor:
             f"there is no mean of {describe(outputs)}",
             hint="give a loss of your own: a function from the outputs to a scalar tensor",
         )
-    if not parts:
+    if all(part is None for part in parts):
         raise UsageError("the model returns nothing to take a mean of", hint="give a loss of your own")
     total = torch.stack([reduce_to_mean(part) for part in parts if part is not None]).sum()
     return total / len(parts)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -10,6 +11,8 @@ import torch
 from torchparity import torchapi
 from torchparity.run.operators import Traits, traits_of
 
+# Exact, or a decision, for real numbers; |z| and z / |z| round like anything else.
+CONTINUOUS_IF_COMPLEX = ("abs", "abs_", "absolute", "absolute_", "sgn", "sgn_")
 PLAIN_TYPES = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
 
 
@@ -41,7 +44,12 @@ class Watch(torchapi.TorchDispatchMode):
                 with self:
                     return func(*args, **keywords)
             return func(*args, **keywords)
-        return self.operate(func, traits_of(func), args, keywords)
+        traits = traits_of(func)
+        if traits.random and drops_nothing(func, args, keywords):
+            traits = replace(traits, random=False, replayed=False)
+        if traits.name in CONTINUOUS_IF_COMPLEX and args and getattr(args[0], "is_complex", bool)():
+            traits = replace(traits, exact=False, decides=False)
+        return self.operate(func, traits, args, keywords)
 
     def operate(self, func: Callable[..., Any], traits: Traits, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run one operation on plain tensors."""
@@ -59,6 +67,11 @@ class Watch(torchapi.TorchDispatchMode):
             return operator(*args, **kwargs)
         with self:
             return kernel(*args, **kwargs)
+
+
+def drops_nothing(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
+    """Tell whether an attention kernel, tagged as random because it may drop, is asked to drop nothing."""
+    return bool(torchapi.given_argument(func, "dropout_p", args, kwargs) == 0)
 
 
 def written_tensors(traits: Traits, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[torch.Tensor]:

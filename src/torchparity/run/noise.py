@@ -4,7 +4,8 @@ Stochastic arithmetic on bit patterns: adding -1, 0 or 1 to the integer that hol
 by one unit in its last place, in any dtype. One result in four is moved: half a unit root mean
 square, a little more than the 0.29 of correct rounding. A value whose low half of the mantissa is zero (an
 integer, a mask, a power of two, Inf, NaN) is taken for exact and is left alone, so that the noise
-does not break `mask == 1`. Random integers are drawn once and used from random offsets.
+does not break `mask == 1`. Inputs and parameters are exact and are left alone too: a compiler has no
+business to round them. Random integers are drawn once and used from random offsets.
 """
 
 from __future__ import annotations
@@ -25,10 +26,17 @@ BANK_SIZE = 1 << 20
 BLOCK = BANK_SIZE // 2
 # Integers between -n and n have a spread of about n / sqrt(3); half a unit times n wants n * 0.87.
 SPREAD = 0.87
-# A sum of at least so many terms may be one chain of additions; no compiler makes it longer than the second
-# number (inductor cascades beyond it). A chain of n roundings errs by 0.2 * sqrt(n) units of the
-# scale that sums of such terms have.
-CHAIN = (4, 1 << 15)
+# A sum may be one chain of additions, as short as this and as long as the compiler cares to make it. Varied
+# terms err by 0.15 * sqrt(n) units of the sum's scale; equal ones (a mean's gradient) all round the same way,
+# and err by 0.06 * n. Beyond the longest chains inductor itself cascades. Figures: docs/design/noise.md.
+SHORTEST_CHAIN = 4
+LONGEST_CHAIN = 1 << 15
+LONGEST_EQUAL_CHAIN = 1 << 13
+# Share of equal neighbours, in a corner of a tensor, from which its terms count as equal.
+EQUAL_SHARE = 0.08
+CORNER = 16
+# Matrix products are added up in blocks, on every device.
+BLOCKED = 64
 # float dtype -> (integer that holds it, mask of the low half of the mantissa)
 BITS = {
     torch.float64: (torch.int64, (1 << 26) - 1),
@@ -46,12 +54,14 @@ class NoiseBank:
         self._banks: dict[tuple[torch.device, torch.dtype, int], torch.Tensor] = {}
 
     def get(self, device: torch.device, dtype: torch.dtype, steps: int) -> torch.Tensor:
-        """Return integers of spread `steps`; the bank for one step is 0, but -1 and 1 in one of eight each."""
+        """Return integers of spread `steps` (for one step 0, but -1 and 1 in one of eight each), or normal floats."""
         key = (device, dtype, steps)
         if key not in self._banks:
             generator = torch.Generator().manual_seed(self.seed * 7919 + steps)
             size = (BANK_SIZE,)
-            if steps == 1:
+            if dtype.is_floating_point:
+                drawn = torch.randn(size, generator=generator) / 2
+            elif steps == 1:
                 dice = torch.randint(0, 8, size, generator=generator)
                 drawn = (dice == 1).long() - (dice == 0).long()
             else:
@@ -102,47 +112,70 @@ class Noise(Watch):
         count = terms(traits, inputs, target)
         size = 1.0 + math.log2(count) / 4
         self.perturb(target, size)
+        if count < SHORTEST_CHAIN:
+            return
+        length = min(count, BLOCKED) if traits.contraction else count
+        equal = has_equal_terms(max(inputs, key=torch.Tensor.numel))
+        chain = 0.12 * min(length, LONGEST_EQUAL_CHAIN) if equal else 0.3 * math.sqrt(min(length, LONGEST_CHAIN))
         if traits.normalised and target.dim() > 1:
-            self._perturb_groups(traits, target, size)
-        elif count >= CHAIN[0] and not traits.contraction:
-            self._perturb_sum(target, count)
+            self._perturb_groups(traits, target, scale=chain, shift=chain if equal else size)
+        else:
+            self._perturb_sum(target, chain)
 
-    def _perturb_sum(self, target: torch.Tensor, count: float) -> None:
+    def _perturb_sum(self, target: torch.Tensor, size: float) -> None:
         """Move a sum as far as adding its terms one after the other may: that is correct too, only clumsier."""
-        error = 0.3 * torch.finfo(target.dtype).eps * math.sqrt(min(count, CHAIN[1])) * self.amplitude
+        integer, mask = BITS[target.dtype]
         scale = torch.maximum(target.abs(), root_mean_square(target, tuple(range(target.dim()))))
-        target.add_(self._steps(target, target.shape) * scale, alpha=error)
+        scale.masked_fill_((target.view(integer) & mask).eq(0), 0.0)
+        target.add_(self._steps(target, target.shape) * scale, alpha=self._unit(target) * size)
 
-    def _perturb_groups(self, traits: Traits, target: torch.Tensor, size: float) -> None:
-        """Move whole rows (channels, for batch norm) together, as an error in their mean or deviation does."""
+    def _perturb_groups(self, traits: Traits, target: torch.Tensor, *, scale: float, shift: float) -> None:
+        """Move whole rows (channels, for batch norm) together.
+
+        An error in their deviation or denominator, which is a sum, scales them; an error in their
+        mean shifts them.
+        """
         axes = [1] if traits.by_channel else list(range(target.dim() - 1))
         shape = [length if axis in axes else 1 for axis, length in enumerate(target.shape)]
-        error = torch.finfo(target.dtype).eps * size * self.amplitude
         others = tuple(axis for axis in range(target.dim()) if axis not in axes)
-        shift = self._steps(target, shape) * root_mean_square(target, others)
-        target.mul_(1.0 + self._steps(target, shape) * error).add_(shift, alpha=error)
+        moved = self._steps(target, shape) * root_mean_square(target, others)
+        factor = 1.0 + self._steps(target, shape) * (scale * self._unit(target))
+        target.mul_(factor).add_(moved, alpha=shift * self._unit(target))
+
+    def _unit(self, like: torch.Tensor) -> float:
+        return torch.finfo(like.dtype).eps * self.amplitude
 
     def _steps(self, like: torch.Tensor, shape: Sequence[int]) -> torch.Tensor:
-        drawn = self._slice(like.device, torch.int32, 1, math.prod(shape))
-        return drawn.reshape(tuple(shape)).to(like.dtype)
+        """Half a unit, root mean square, normally distributed: a few numbers must show what many would."""
+        drawn = self._slice(like.device, like.dtype, 0, math.prod(shape))
+        return drawn.reshape(tuple(shape))
 
     def perturb(self, target: torch.Tensor, size: float = 1.0) -> None:
         """Move a tensor in place by `size` units in the last place or so."""
         if target.dtype not in BITS or not torchapi.is_plain(target) or target.numel() == 0:
             return
-        integer, mask = BITS[target.dtype]
+        for axis, stride in enumerate(target.stride()):
+            if stride == 0 and target.shape[axis] > 1:  # An expanded axis is one row seen many times.
+                target = target.narrow(axis, 0, 1)
         steps = max(1, round(size * self.amplitude * SPREAD))
         dense = _dense(target)
         if dense is None:
-            bits = target.view(integer)
-            moved = self._slice(target.device, integer, steps, target.numel()).reshape(target.shape)
-            bits.add_(moved * (bits & mask).ne(0))
+            self._move(target, steps)
             return
-        bits = dense.view(integer)
-        for start in range(0, bits.numel(), BLOCK):
-            block = bits[start : start + BLOCK]
-            moved = self._slice(target.device, integer, steps, block.numel())
-            block.add_(moved * (block & mask).ne_(0))
+        for start in range(0, dense.numel(), BLOCK):
+            self._move(dense[start : start + BLOCK], steps)
+
+    def _move(self, values: torch.Tensor, steps: int) -> None:
+        """Add integers to the bit patterns of what is neither exact nor at the end of its range."""
+        integer, mask = BITS[values.dtype]
+        bits = values.view(integer)
+        moved = self._slice(values.device, integer, steps, values.numel()).reshape(values.shape)
+        rounds = (bits & mask).ne_(0)
+        if steps > 1 or float(values.abs().max()) >= torch.finfo(values.dtype).max:
+            info = torch.finfo(values.dtype)
+            size = values.abs()
+            rounds *= ((size > info.tiny) & (size < info.max * (1 - 2 * steps * info.eps))).to(integer)
+        bits.add_(moved * rounds)
 
     def _slice(self, device: torch.device, dtype: torch.dtype, steps: int, count: int) -> torch.Tensor:
         bank = self.bank.get(device, dtype, steps)
@@ -152,10 +185,28 @@ class Noise(Watch):
         return bank[offset : offset + count]
 
 
+def has_equal_terms(values: torch.Tensor) -> bool:
+    """Tell whether neighbours along some axis are often equal (seen in one corner: it is only a hint)."""
+    nearly = 32 * torch.finfo(values.dtype).eps  # The noise itself has moved them a little.
+    corner = values
+    for axis, length in enumerate(values.shape):
+        corner = corner.narrow(axis, 0, min(length, CORNER))
+    for axis, length in enumerate(corner.shape):
+        if length > 1:
+            left, right = corner.narrow(axis, 0, length - 1), corner.narrow(axis, 1, length - 1)
+            alike = (left - right).abs() <= nearly * left.abs()
+            if float((alike & (left != 0)).double().mean()) > EQUAL_SHARE:
+                return True
+    return False
+
+
 def root_mean_square(values: torch.Tensor, axes: tuple[int, ...]) -> torch.Tensor:
-    """Root mean square over some axes, kept as axes of length one."""
+    """Root mean square of the finite values over some axes, kept as axes of length one."""
     finite = torch.nan_to_num(values, nan=0.0, posinf=0.0, neginf=0.0)
-    return finite.square().mean(axes, keepdim=True).sqrt() if axes else finite.abs()
+    if not axes:
+        return finite.abs()
+    largest = finite.abs().amax(axes, keepdim=True).clamp_(min=torch.finfo(values.dtype).tiny)
+    return (finite / largest).square().mean(axes, keepdim=True).sqrt() * largest
 
 
 def _dense(tensor: torch.Tensor) -> torch.Tensor | None:

@@ -37,13 +37,13 @@ EXACT = frozenset(
     view_copy where zero zero_ zeros zeros_like _local_scalar_dense _unsafe_view _pin_memory
     _sparse_coo_tensor_with_dims_and_tensors _coalesce channel_shuffle _reshape_copy
     _foreach_copy_ _foreach_zero_ _foreach_abs _foreach_neg _foreach_maximum _foreach_clamp_min
-    bernoulli bernoulli_ threshold_backward unfold_backward trace_copy _nested_tensor_from_mask
+    bernoulli bernoulli_ threshold_backward trace_copy _nested_tensor_from_mask
     """.split()
 )
 # Operators that turn a continuous value into a discrete float: the reference takes eager's decision.
 DECIDES = frozenset(
     """
-    floor ceil round trunc sign sgn heaviside floor_divide fmod remainder frac bernoulli bernoulli_
+    floor ceil round trunc sign sgn heaviside heaviside_ floor_divide fmod remainder frac bernoulli bernoulli_
     floor_ ceil_ round_ trunc_ sign_ sgn_ floor_divide_ fmod_ remainder_ frac_ fix histc
     """.split()
 )

@@ -239,7 +239,7 @@ class Reference(Watch):
                     if twin.shape != tensor.shape:
                         raise RuntimeError("the float64 result has another shape")
                     self.shadows.write(tensor, twin)
-        except (RuntimeError, TypeError, ValueError, IndexError, NotImplementedError) as error:
+        except Exception as error:  # A user's operator may refuse float64 in any way it likes: it is named.
             if is_out_of_memory(error):
                 raise
             self.unpromoted[traits.name] += 1
@@ -280,6 +280,9 @@ class Reference(Watch):
 def _dropout(promoted: tuple[Any, ...], outputs: Any) -> torch.Tensor:
     """Apply eager's own mask: float64 would draw another one."""
     values, probability = promoted[0], promoted[1]
+    if len(promoted) > 2 and promoted[2] is False:
+        kept: torch.Tensor = values.clone()
+        return kept
     mask: torch.Tensor = outputs[1]
     scale = 0.0 if probability == 1 else 1.0 / (1.0 - probability)
     result: torch.Tensor = values * mask * scale

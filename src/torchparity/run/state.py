@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import copy
 import random
-from collections import OrderedDict, deque
+from collections import deque
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -18,7 +18,7 @@ import torch
 
 from torchparity import torchapi
 from torchparity.compare.leaves import walk
-from torchparity.run.subject import loose_tensors, owned_modules
+from torchparity.run.subject import is_plain_object, loose_tensors, owned_modules
 
 Container = dict[Any, Any] | list[Any] | set[Any] | deque[Any]
 
@@ -100,10 +100,12 @@ class ModelState:
         self.modules = owned_modules(model)
         self.loose = loose_tensors(model)
         self.snapshot = Snapshot()
+        self.leaves: set[int] = set()
         self.tensors: list[tuple[torch.Tensor, torch.Tensor, bool]] = []
         self.gradients: list[tuple[torch.Tensor, torch.Tensor | None]] = []
         self.containers: list[tuple[Container, Container]] = []
         self.generators: list[tuple[torch.Generator, torch.Tensor]] = []
+        self.arrays: list[tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]] = []
         self.training = [(module, module.training) for root in self.modules.values() for module in root.modules()]
         seen: set[int] = set()
         for root in self.modules.values():
@@ -111,6 +113,8 @@ class ModelState:
                 self._save_container(vars(module), seen, 0)
         for tensor in self.loose.values():
             self._save_tensor(tensor, seen)
+        if is_plain_object(model):
+            self._save_container(model.__dict__, seen, 0)
 
     def _save_container(self, container: Container, seen: set[int], depth: int) -> None:
         if id(container) in seen or depth > 8:
@@ -123,8 +127,14 @@ class ModelState:
                 self._save_tensor(item, seen)
             elif isinstance(item, torch.Generator):
                 self.generators.append((item, item.get_state()))
-            elif type(item) in (dict, OrderedDict, list, set, deque):
+            elif isinstance(item, dict | list | set | deque):
                 self._save_container(item, seen, depth + 1)
+            elif isinstance(item, tuple):
+                self._save_container(list(item), seen, depth + 1)
+            elif isinstance(item, np.ndarray):
+                self.arrays.append((item, item.copy()))
+            elif is_plain_object(item):
+                self._save_container(item.__dict__, seen, depth + 1)
 
     def _save_tensor(self, tensor: torch.Tensor, seen: set[int]) -> None:
         if id(tensor) in seen:
@@ -133,6 +143,7 @@ class ModelState:
         self.snapshot.save(tensor)
         self.tensors.append((tensor, tensor.detach(), tensor.requires_grad))
         if tensor.is_leaf:
+            self.leaves.add(id(tensor))
             self.gradients.append((tensor, tensor.grad))
 
     def restore(self) -> None:
@@ -140,6 +151,8 @@ class ModelState:
         for container, saved in self.containers:
             refill(container, saved)
         for tensor, data, requires_grad in self.tensors:
+            if not tensor.is_leaf and id(tensor) in self.leaves:
+                tensor.detach_()  # The run wrote something with a gradient to it, in place.
             if torchapi.is_plain(tensor) and not _same_place(tensor, data):
                 tensor.data = data
             if tensor.is_leaf and tensor.requires_grad != requires_grad:
@@ -147,6 +160,8 @@ class ModelState:
         self.snapshot.restore()
         for generator, state in self.generators:
             generator.set_state(state)
+        for array, saved_array in self.arrays:
+            np.copyto(array, saved_array)
         for tensor, _ in self.gradients:
             tensor.grad = None
 
@@ -165,14 +180,18 @@ class ModelState:
 
     def named(self) -> Iterator[tuple[str, str, torch.Tensor]]:
         """Yield (name, role, tensor) for parameters, buffers and loose tensors, each once."""
+        seen: set[int] = set()
         for root, module in self.modules.items():
             prefix = f"{root}." if root else ""
-            for name, parameter in module.named_parameters():
-                yield prefix + name, "parameter", parameter
-            for name, buffer in module.named_buffers():
-                yield prefix + name, "buffer", buffer
+            groups = (("parameter", module.named_parameters()), ("buffer", module.named_buffers()))
+            for role, group in groups:
+                for name, tensor in group:
+                    if id(tensor) not in seen:
+                        seen.add(id(tensor))
+                        yield prefix + name, role, tensor
         for name, tensor in self.loose.items():
-            yield name, "tensor", tensor
+            if id(tensor) not in seen:
+                yield name, "tensor", tensor
 
     def parameters(self) -> list[torch.Tensor]:
         """Return what an optimizer would be given."""
@@ -192,7 +211,7 @@ def _same_place(tensor: torch.Tensor, data: torch.Tensor) -> bool:
 def refill(container: Container, saved: Container) -> None:
     """Make a container hold what a copy of it holds, leaving it alone where it already does."""
     if isinstance(container, dict) and isinstance(saved, dict):
-        if list(container) != list(saved):
+        if [id(key) for key in container] != [id(key) for key in saved]:
             container.clear()
         for key, value in saved.items():
             if key not in container or container[key] is not value:
@@ -226,13 +245,18 @@ class CallInputs:
             if isinstance(leaf, torch.Tensor)
         ]
 
+    def restore_generators(self) -> None:
+        """Put random generators among the inputs back."""
+        for generator, state in self.generators:
+            generator.set_state(state)
+
     def fresh(self, *, requires_grad: bool = False) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Return a copy of the arguments that a run may do anything to.
 
         Tensors that belong to the model's own state are passed through, not copied. With
         `requires_grad`, every float tensor asks for a gradient, whatever the user said.
         """
-        memo: dict[int, Any] = {id(module): module for module in self.state.modules.values()}
+        memo: dict[int, Any] = {id(module): module for root in self.state.modules.values() for module in root.modules()}
         storages: dict[int, torch.UntypedStorage] = {}
         for _, tensor in self.named():
             key = torchapi.storage_key(tensor)
@@ -240,9 +264,8 @@ class CallInputs:
                 memo[id(tensor)] = tensor
             elif id(tensor) not in memo:
                 memo[id(tensor)] = _clone(tensor, key, storages, requires_grad=requires_grad)
-        for generator, state in self.generators:
-            generator.set_state(state)
-            memo[id(generator)] = generator
+        self.restore_generators()
+        memo.update({id(generator): generator for generator, _ in self.generators})
         args, kwargs = copy.deepcopy((self.args, self.kwargs), memo)
         return args, kwargs
 

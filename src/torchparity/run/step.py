@@ -16,7 +16,7 @@ from torchparity.compare.leaves import Leaf, walk
 from torchparity.compare.statistics import identical
 from torchparity.errors import ParityError
 from torchparity.records import Failure
-from torchparity.run.loss import PROJECTION, Loss, backward
+from torchparity.run.loss import PROJECTION, Loss, scalar_loss, tangents_of
 from torchparity.run.reference import NeedsPlainKernels, is_out_of_memory
 from torchparity.run.state import CallInputs, ModelState, RandomState
 from torchparity.run.subject import Subject
@@ -70,6 +70,8 @@ class Runner:
     def release(self) -> None:
         """Leave the model and every random generator as they were found."""
         self.state.release()
+        for call in self.calls:
+            call.restore_generators()
         self.callers_random.restore()
 
     def run(
@@ -78,22 +80,15 @@ class Runner:
         consume: Consume,
         *,
         mode: Callable[[], contextlib.AbstractContextManager[Any]] = contextlib.nullcontext,
-        prepare: Callable[[torch.Tensor], None] | None = None,
     ) -> Ending:
-        """Run every call from the saved state; an exception is an ending, not the caller's problem.
-
-        `prepare` may change the state and inputs before the run (the noise does).
-        """
+        """Run every call from the saved state; an exception is an ending, not the caller's problem."""
         started = time.perf_counter()
         self.state.restore()
         self.state.set_training(self.plan.training)
         self.random.restore()
-        if prepare is not None:
-            for _, _, tensor in self.state.named():
-                prepare(tensor.detach())
         phase = ["forward"]
         try:
-            self._run(function, consume, mode, prepare, phase)
+            self._run(function, consume, mode, phase)
             self._synchronise()
         except (ParityError, NeedsPlainKernels):
             raise
@@ -114,7 +109,6 @@ class Runner:
         function: Callable[..., Any],
         consume: Consume,
         mode: Callable[[], contextlib.AbstractContextManager[Any]],
-        prepare: Callable[[torch.Tensor], None] | None,
         phase: list[str],
     ) -> None:
         plan = self.plan
@@ -122,10 +116,6 @@ class Runner:
         calls = [call for _ in range(plan.steps) for call in self.calls]
         for index, call in enumerate(calls):
             args, kwargs = call.fresh(requires_grad=plan.input_gradients)
-            if prepare is not None:
-                for _, leaf in walk((args, kwargs)):
-                    if isinstance(leaf, torch.Tensor):
-                        prepare(leaf.detach())
             prefix = f"call[{index}]." if len(calls) > 1 else ""
             inputs = [
                 (path.removeprefix("."), leaf)
@@ -141,8 +131,7 @@ class Runner:
             loss = None
             if plan.backward:
                 phase[0] = "backward"
-                with mode(), self._autocast() if plan.loss != PROJECTION else contextlib.nullcontext():
-                    loss = backward(outputs, plan.loss, seed=plan.seed + index)
+                loss = self._backward(outputs, mode, plan.seed + index)
             if optimizer is not None:
                 phase[0] = "optimizer"
                 with mode():
@@ -151,6 +140,22 @@ class Runner:
             del outputs
             for leaf in self._leaves(prefix, call, inputs, loss, optimizer):
                 consume(leaf)
+
+    def _backward(
+        self, outputs: Any, mode: Callable[[], contextlib.AbstractContextManager[Any]], seed: int
+    ) -> torch.Tensor | None:
+        """Run the backward pass; return the loss where there is one number.
+
+        Tangents are the tool's, not the model's: they are drawn outside the mode that watches the model.
+        """
+        if self.plan.loss != PROJECTION:
+            with mode(), self._autocast():
+                return scalar_loss(outputs, self.plan.loss)
+        tensors, tangents = tangents_of(outputs, seed=seed)
+        if tensors:
+            with mode():
+                torch.autograd.backward(tensors, tangents)
+        return None
 
     def _autocast(self) -> contextlib.AbstractContextManager[Any]:
         if self.plan.autocast is None:
@@ -208,7 +213,7 @@ class Runner:
             path=path,
             role="output",
             value=held.clone() if place is not None else held,
-            strides=value.stride() if value.layout == torch.strided else None,
+            strides=value.stride() if value.layout == torch.strided and not value.is_nested else None,
             aliases=(place,) if place is not None else (),
             requires_grad=value.requires_grad,
         )

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import functools
 import types
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
 from torchparity import torchapi
-from torchparity.compare.leaves import walk
+from torchparity.compare.leaves import attributes_of, walk
 from torchparity.errors import UsageError
 
 Inputs = tuple[tuple[Any, ...], Mapping[str, Any]]
@@ -69,61 +69,78 @@ def as_inputs(entry: Any) -> Inputs:
 
 
 def owned_modules(model: Any) -> dict[str, torch.nn.Module]:
-    """Return the modules a model computes with: itself, or those a function reaches by closure, `self`,
-    partial arguments or globals it names.
-    """
-    found: dict[str, torch.nn.Module] = {}
-    for name, value in _reachable(model, "", set()):
-        if isinstance(value, torch.nn.Module) and not any(value is held for held in found.values()):
-            found[name] = value
-    return found
+    """Return the modules a model computes with: itself, or those that a function reaches."""
+    return _named(value for value in _reachable(model, "", set()) if isinstance(value[1], torch.nn.Module))
 
 
 def loose_tensors(model: Any) -> dict[str, torch.Tensor]:
     """Return the tensors that a plain function reaches outside any module."""
-    return {
-        name: value
-        for name, value in _reachable(model, "", set())
-        if isinstance(value, torch.Tensor) and torchapi.is_plain(value)
-    }
+    return _named(
+        value
+        for value in _reachable(model, "", set())
+        if isinstance(value[1], torch.Tensor) and torchapi.is_plain(value[1])
+    )
+
+
+def _named(found: Iterable[tuple[str, Any]]) -> dict[str, Any]:
+    """Give everything a name of its own: two closures may both call a thing `model`."""
+    named: dict[str, Any] = {}
+    for name, value in found:
+        unique, number = name, 2
+        while unique in named:
+            unique, number = f"{name}#{number}", number + 1
+        named[unique] = value
+    return named
 
 
 def _reachable(value: Any, name: str, seen: set[int]) -> Iterator[tuple[str, Any]]:
+    """Yield the modules and tensors behind a callable: closures, `self`, partial arguments, globals it names."""
     if id(value) in seen:
         return
     seen.add(id(value))
     if isinstance(value, torch.nn.Module | torch.Tensor):
         yield name, value
     elif isinstance(value, functools.partial):
-        for child in (value.func, *value.args, *value.keywords.values()):
-            yield from _reachable(child, name, seen)
+        yield from _reachable(value.func, name, seen)
+        for part, child in [*enumerate(value.args), *value.keywords.items()]:
+            yield from _reachable(child, f"{name}[{part}]", seen)
     elif isinstance(value, types.MethodType):
         yield from _reachable(value.__self__, name, seen)
+        yield from _reachable(value.__func__, name, seen)
     elif isinstance(value, types.FunctionType):
-        yield from _reachable_from_function(value, seen)
-    elif callable(value) and hasattr(value, "__dict__") and not isinstance(value, type):
-        for path, child in walk(dict(vars(value)), name):
-            yield from _reachable(child, path.removeprefix("."), seen)
+        if value.__module__ is None or value.__module__.split(".")[0] != "torch":
+            for child_name, child in _variables(value):
+                yield from _reachable(child, child_name, seen)
+    elif isinstance(value, list | tuple | dict | set) or is_plain_object(value):
+        for path, child in walk(attributes_of(value) if is_plain_object(value) else value, name):
+            if isinstance(child, torch.nn.Module | torch.Tensor):
+                yield from _reachable(child, path.removeprefix("."), seen)
 
 
-def _reachable_from_function(function: types.FunctionType, seen: set[int]) -> Iterator[tuple[str, Any]]:
-    cells = zip(function.__code__.co_freevars, function.__closure__ or (), strict=False)
-    named: list[tuple[str, Any]] = []
-    for name, cell in cells:
+def is_plain_object(value: Any) -> bool:
+    """Tell whether a value is an object of some user's class, with attributes that a run may change."""
+    if isinstance(value, torch.nn.Module | type | types.ModuleType) or not hasattr(value, "__dict__"):
+        return False
+    if isinstance(value, types.SimpleNamespace):
+        return True
+    home = type(value).__module__.split(".")[0]
+    return home not in ("torch", "numpy", "builtins", "functools", "types", "collections", "typing", "enum")
+
+
+def _variables(function: types.FunctionType) -> Iterator[tuple[str, Any]]:
+    """Yield the closure variables and the globals that a function, or one written inside it, names."""
+    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=False):
         try:
-            named.append((name, cell.cell_contents))
+            yield name, cell.cell_contents
         except ValueError:  # The variable is not bound yet.
             continue
-    for name in function.__code__.co_names:
+    for name in _global_names(function.__code__):
         if name in function.__globals__:
-            named.append((name, function.__globals__[name]))
-    for name, value in named:
-        if isinstance(value, torch.nn.Module | torch.Tensor):
-            yield from _reachable(value, name, seen)
-        elif isinstance(value, types.FunctionType | types.MethodType | functools.partial):
-            if getattr(value, "__module__", "").split(".")[0] != "torch":
-                yield from _reachable(value, name, seen)
-        elif isinstance(value, list | tuple | dict):
-            for path, child in walk(value, name):
-                if isinstance(child, torch.nn.Module | torch.Tensor):
-                    yield from _reachable(child, path, seen)
+            yield name, function.__globals__[name]
+
+
+def _global_names(code: types.CodeType) -> Iterator[str]:
+    yield from code.co_names
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            yield from _global_names(constant)
