@@ -10,6 +10,7 @@ from typing import Any, NoReturn
 SCHEMA_VERSION = 1
 # Notes that a leaf can carry.
 UNCHANGED = "unchanged"
+IDENTICAL = "identical"
 NOT_DETERMINISTIC = "not deterministic"
 OTHER_RANDOM = "other random numbers"
 KINK = "kink"

@@ -21,7 +21,7 @@ from torchparity.compare.judgement import (
 )
 from torchparity.compare.leaves import ATOMS, Leaf, parts_of
 from torchparity.compare.statistics import ExactBaseline, FloatBaseline
-from torchparity.records import UNCHANGED, Kind, LeafReport, Mismatch, Status
+from torchparity.records import IDENTICAL, UNCHANGED, Kind, LeafReport, Mismatch, Status
 
 # Roles whose strides and aliasing a user of the model can see.
 LAYOUT_ROLES = ("output",)
@@ -151,6 +151,8 @@ class Expectation:
             }
             wrong = sum(judgement.wrong_elements for _, judgement in ranked)
             where = unravel(worst.position, baseline.shape if baseline else shape)
+            if all(judgement.identical for _, judgement in ranked):
+                facts["note"], where = IDENTICAL, None
         return LeafReport(
             path=self.leaf.path,
             role=self.leaf.role,
@@ -280,9 +282,10 @@ def exact_mismatch(baseline: ExactBaseline, part: torch.Tensor, wrong: int, posi
     return _at(Kind.INTEGER, f"{wrong} elements", baseline.eager, part, position)
 
 
-def printed(value: float | int | bool) -> str:
-    """Show a number so that two numbers that differ look different."""
-    return f"{value:.9g}" if isinstance(value, float) and float(f"{value:.9g}") == value else repr(value)
+def printed(tensor: torch.Tensor, position: int) -> str:
+    """Show one number with as many digits as tell it from its neighbours."""
+    value = value_at(tensor, position)
+    return f"{value:.9g}" if isinstance(value, float) and tensor.dtype != torch.float64 else repr(value)
 
 
 def _at(kind: Kind, detail: str, expected: torch.Tensor, actual: torch.Tensor, position: int) -> Mismatch:
@@ -290,8 +293,8 @@ def _at(kind: Kind, detail: str, expected: torch.Tensor, actual: torch.Tensor, p
         kind=kind,
         detail=detail,
         where=unravel(position, tuple(expected.shape)),
-        expected=printed(value_at(expected, position)),
-        actual=printed(value_at(actual, position)),
+        expected=printed(expected, position),
+        actual=printed(actual, position),
     )
 
 

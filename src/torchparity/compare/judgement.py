@@ -48,6 +48,7 @@ class FloatJudgement:
     aggregate_score: float
     eager_rms_error: float
     candidate_rms_error: float
+    identical: bool = False
 
 
 @dataclass
@@ -130,6 +131,7 @@ def bitwise_eager(baseline: FloatBaseline) -> FloatJudgement:
         aggregate_score=0.0,
         eager_rms_error=error,
         candidate_rms_error=error,
+        identical=True,
     )
 
 
