@@ -134,8 +134,9 @@ def validate_config_key(key: str) -> None:
             f"{key!r} is not a compiler setting",
             hint=f"write AREA.NAME with AREA one of {', '.join(torchapi.CONFIG_MODULES)}",
         )
-    names = list(torchapi.config_module(area).get_config_copy())
-    if name not in names:
+    module = torchapi.config_module(area)
+    if not hasattr(module, name):
+        names = list(module.get_config_copy())
         raise UsageError(
             f"{area} has no setting {name!r}",
             hint=suggestion(name, names, f"see torch's own {torchapi.CONFIG_MODULES[area]}"),
