@@ -27,6 +27,8 @@ THRESHOLD = 8.0
 FLOAT32_ROUNDING = 2.0**-23
 # An element is forgiven where a run with amplified noise went this share of the way at least.
 ENVELOPE = 0.67
+# Amplified noise itself reaches this far on a smooth function: nearer than that, it explains nothing.
+BEYOND_LINEAR = 16.0
 # Noise that came this far may come all the way in another run.
 APPROACH = 0.25
 # Share of the suspicious elements that amplified runs may leave unreached.
@@ -235,6 +237,8 @@ class Suspicion:
     def __init__(self, baseline: FloatBaseline, candidate: torch.Tensor, tolerance: Tolerance) -> None:
         self.baseline = baseline
         self.candidate = candidate
+        self.shape = tuple(candidate.shape)
+        self.tolerance = tolerance
         found = []
         values = matrix(candidate, baseline.layout)
         for rows, columns in baseline.layout.blocks(baseline.device):
@@ -243,10 +247,17 @@ class Suspicion:
             wrong = difference.abs() > tolerance.threshold * unit
             row, column = wrong.nonzero(as_tuple=True)
             found.append((row + rows.start) * baseline.layout.columns + column + columns.start)
-        self.shape = tuple(candidate.shape)
         self.indices = torch.cat(found) if found else torch.empty(0, dtype=torch.long)
         self.distance = self._distance(candidate)
         self.envelope = torch.zeros_like(self.distance)
+
+    def _units(self) -> torch.Tensor:
+        """What one unit of score is at the suspicious elements, by all that is known now."""
+        baseline = self.baseline
+        units = torch.empty(baseline.layout.rows, baseline.layout.columns, dtype=baseline.work, device=baseline.device)
+        for rows, columns in baseline.layout.blocks(baseline.device):
+            units[rows, columns] = self.tolerance.allowance(baseline, rows, columns)
+        return units.reshape(-1)[self.indices].double()
 
     def _distance(self, sample: torch.Tensor) -> torch.Tensor:
         baseline = self.baseline
@@ -271,7 +282,10 @@ class Suspicion:
         """Tell whether amplified noise reaches (nearly) all suspicious elements."""
         if not self.indices.numel():
             return False
-        remaining = int((self.envelope < ENVELOPE * self.distance).sum())
+        units = self._units()
+        beyond = (self.distance > BEYOND_LINEAR * units) & (self.envelope >= ENVELOPE * self.distance)
+        inside = self.distance <= self.tolerance.threshold * units
+        remaining = int((~(beyond | inside)).sum())
         return remaining <= UNREACHED * self.indices.numel()
 
 
