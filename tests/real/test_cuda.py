@@ -16,6 +16,8 @@ pytestmark = [
     pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU"),
 ]
 MODELS = ("transformer", "convnet", "recurrent")
+# The first operation of the recurrent model works on its zero state: a fault there changes nothing.
+SITES = {"transformer": 0, "convnet": 0, "recurrent": 4}
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])
@@ -31,7 +33,7 @@ def test_inductor_is_same(name, dtype):
 @pytest.mark.parametrize("name", MODELS)
 def test_a_fault_differs(name, kind, where):
     model, inputs = make(name, torch.float32, "cuda")
-    backend = plant(kind, where=where, site=0)
+    backend = plant(kind, where=where, site=SITES[name])
     verdict = torchparity.check(model, inputs, backend=backend, train=True)
     assert backend.planted is not None
     assert verdict.status is Status.DIFFERS, verdict.reasons
