@@ -356,9 +356,13 @@ def _wrong_dtype(value: torch.Tensor, size: float) -> torch.Tensor:
 
 @fault("wrong_stride", "an output with other strides", place="output")
 def _wrong_stride(value: torch.Tensor, size: float) -> torch.Tensor:
-    if value.dim() < 2:
-        return value.repeat_interleave(2, 0)[::2] if value.dim() else value
-    return value.transpose(0, -1).contiguous().transpose(0, -1)
+    long = [axis for axis, length in enumerate(value.shape) if length > 1]
+    if len(long) > 1:
+        return value.transpose(long[0], long[-1]).contiguous().transpose(long[0], long[-1])
+    if not long:
+        return value
+    every_other = [slice(None, None, 2) if axis == long[0] else slice(None) for axis in range(value.dim())]
+    return value.repeat_interleave(2, long[0])[tuple(every_other)]
 
 
 @fault("wrong_shape", "an output with a dimension too many", place="output")
