@@ -256,8 +256,10 @@ def test_a_better_candidate_is_told_apart():
 
 def test_integers_that_noise_flips_are_forgiven():
     eager = torch.tensor([1, 2, 3])
-    assert report(eager, torch.tensor([1, 9, 3]), samples=[torch.tensor([1, 5, 3])]).status is Status.SAME
-    found = report(eager, torch.tensor([0, 9, 3]), samples=[torch.tensor([1, 5, 3])])
+    assert report(eager, torch.tensor([1, 7, 3]), samples=[torch.tensor([1, 5, 3])]).status is Status.SAME
+    # Noise takes 2 to 5; as far again on either side is forgiven, and no further.
+    assert report(eager, torch.tensor([1, 9, 3]), samples=[torch.tensor([1, 5, 3])]).status is Status.DIFFERS
+    found = report(eager, torch.tensor([0, 7, 3]), samples=[torch.tensor([1, 5, 3])])
     assert kinds(found) == [Kind.INTEGER]
     assert found.where == (0,)
     assert found.wrong_elements == 1

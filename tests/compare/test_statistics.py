@@ -181,7 +181,7 @@ def test_amplified_samples_are_scaled_back():
     noise = 2.0**-12 * random(32, 32)
     quiet.add(eager + noise)
     loud.add(eager + 4 * noise, amplitude=4.0)
-    torch.testing.assert_close(loud.allowance(*WHOLE), quiet.allowance(*WHOLE), rtol=1e-2, atol=0.0)
+    torch.testing.assert_close(loud.allowance(*WHOLE), quiet.allowance(*WHOLE), rtol=5e-2, atol=0.0)
     for name, square in quiet.sum_squares.items():
         torch.testing.assert_close(loud.sum_squares[name], square, rtol=2e-2, atol=1e-9)
 
@@ -261,8 +261,9 @@ def test_no_row_is_left_without_an_allowance_and_none_gets_the_loud_rows():
 def test_integers_remember_where_samples_differ():
     baseline = ExactBaseline(torch.tensor([1, 2, 3]))
     baseline.add(torch.tensor([1, 2, 3]))
-    assert baseline.flips is None
+    assert baseline.least is None
     baseline.add(torch.tensor([1, 5, 3]))
     baseline.add(torch.tensor([0, 2, 3]), amplitude=4.0)
-    assert baseline.flips.tolist() == [True, True, False]
+    assert baseline.least.tolist() == [0, 2, 3]
+    assert baseline.most.tolist() == [1, 5, 3]
     assert baseline.samples == 3

@@ -59,6 +59,7 @@ def test_the_leaves_of_a_forward_run():
     leaves, ending = run(Net(), X)
     assert ending.failure is None
     assert list(leaves) == [
+        "structure",
         "output.logits",
         "output.count",
         "parameter.linear.weight",
@@ -71,10 +72,15 @@ def test_the_leaves_of_a_forward_run():
         "buffer.norm.num_batches_tracked",
         "input.args[0]",
     ]
-    assert [path for path, leaf in leaves.items() if leaf.changed] == ["output.logits", "output.count", "buffer.seen"]
+    assert [path for path, leaf in leaves.items() if leaf.changed] == [
+        "structure",
+        "output.logits",
+        "output.count",
+        "buffer.seen",
+    ]
     assert leaves["buffer.seen"].value == 1
     assert not leaves["output.logits"].requires_grad
-    assert {leaf.role for leaf in leaves.values()} == {"output", "parameter", "buffer", "input"}
+    assert {leaf.role for leaf in leaves.values()} == {"structure", "output", "parameter", "buffer", "input"}
 
 
 def test_the_leaves_of_a_training_run():
@@ -438,17 +444,15 @@ def test_a_failure_does_not_keep_tensors_alive():
     import gc
     import weakref
 
-    held = []
-
     def fails(x):
         temporary = x + 1
-        held.append(weakref.ref(temporary))
+        fails.held = weakref.ref(temporary)
         raise ValueError("broken")
 
     _, ending = run(fails, X)
     gc.collect()
     assert ending.failure is not None
-    assert held[0]() is None
+    assert fails.held() is None
 
 
 def test_an_exception_without_a_message_has_facts_too():

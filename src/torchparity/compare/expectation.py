@@ -25,6 +25,7 @@ from torchparity.records import IDENTICAL, UNCHANGED, Kind, LeafReport, Mismatch
 
 # Roles whose strides and aliasing a user of the model can see.
 LAYOUT_ROLES = ("output",)
+STRUCTURE_ROLE = "structure"
 
 
 def tensor_of(value: Any) -> torch.Tensor | None:
@@ -216,7 +217,8 @@ def compare_facts(expected: Leaf, actual: Leaf) -> Iterator[Mismatch]:
         return
     if not isinstance(left, torch.Tensor):
         if tensor_of(left) is None and not _equal(left, right):
-            yield fact(Kind.OBJECT, "value", repr(left), repr(right))
+            kind = Kind.STRUCTURE if expected.role == STRUCTURE_ROLE else Kind.OBJECT
+            yield fact(kind, "value", repr(left), repr(right))
         elif type(left) is not type(right):
             yield fact(Kind.STRUCTURE, "type", type(left).__name__, type(right).__name__)
         elif isinstance(left, np.ndarray):

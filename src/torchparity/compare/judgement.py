@@ -272,7 +272,9 @@ class Suspicion:
 
     def add(self, sample: torch.Tensor) -> None:
         """Follow the suspicious elements through one amplified run."""
-        self.envelope = torch.maximum(self.envelope, self._distance(sample))
+        distance = self._distance(sample)
+        finite = torch.where(distance < torch.finfo(distance.dtype).max, distance, 0.0)
+        self.envelope = torch.maximum(self.envelope, finite)
 
     def reached(self) -> bool:
         """Tell whether amplified noise moved any suspicious element a good part of the way."""
@@ -291,9 +293,7 @@ class Suspicion:
 
 def judge_exact(baseline: ExactBaseline, candidate: torch.Tensor) -> tuple[int, int | None]:
     """Return (how many elements differ unforgiven, the flat position of the first)."""
-    wrong = candidate.detach() != baseline.eager
-    if baseline.flips is not None:
-        wrong &= ~baseline.flips
+    wrong = baseline.wrong(candidate)
     count = int(wrong.sum())
     return count, int(wrong.flatten().int().argmax()) if count else None
 

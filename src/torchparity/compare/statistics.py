@@ -24,6 +24,8 @@ import torch
 BLOCK = {"cpu": 1 << 19, "other": 1 << 24}
 # Share of the leaf's mean noise variance that every element is granted whatever its surroundings say.
 POOL_SHARE = 0.1
+# Neighbours may lend an element this many times its own noise.
+LENT = 32.0
 # A row or column profile is an average; under this many terms it is too rough to be used.
 PROFILE_TERMS = 16
 
@@ -258,8 +260,18 @@ class FloatBaseline:
             allowance.mul_(self.unit)
         half = self.epsilon / 2
         allowance.add_(self.block(rows, columns).abs(), alpha=half)
-        # A last bit of float64's smallest number keeps an exact zero from being divided by.
-        return allowance.addr_(row_scale[rows], column_scale[columns], alpha=half).add_(self.tiny)
+        allowance.addr_(row_scale[rows], column_scale[columns], alpha=half)
+        return self._capped(allowance, rows, columns).add_(self.tiny)
+
+    def _capped(self, allowance: torch.Tensor, rows: slice, columns: slice) -> torch.Tensor:
+        """Let neighbours lend an element at most so many times its own noise: -1e9 in a mask must not hide the rest.
+
+        An exact zero has no noise of its own to go by (a ReLU's other side) and keeps what its neighbours lend.
+        """
+        size = self.block(rows, columns).abs()
+        own = self.squares[rows, columns].mul(1.0 / max(1, self.samples)).sqrt_().mul_(self.unit)
+        own.add_(size, alpha=self.epsilon).mul_(LENT)
+        return torch.where(size > 0, torch.minimum(allowance, own), allowance)
 
     def pool(self) -> tuple[torch.Tensor, torch.Tensor]:
         """Vectors whose outer product is the mean noise around each element, in squared units."""
@@ -314,6 +326,11 @@ def outer_profile(
     return row + floor, (column + floor) / mean
 
 
+def signed(values: torch.Tensor) -> torch.Tensor:
+    """Return integers in a dtype that can be ordered and subtracted (torch does little with unsigned ones)."""
+    return values.detach() if values.dtype == torch.bool else values.detach().to(torch.int64)
+
+
 class ExactBaseline:
     """Eager's values at an integer or bool leaf, and where the noise flips them."""
 
@@ -321,12 +338,25 @@ class ExactBaseline:
         self.eager = eager.detach()
         self.dtype = eager.dtype
         self.shape = tuple(eager.shape)
-        self.flips: torch.Tensor | None = None
+        self.least: torch.Tensor | None = None
+        self.most: torch.Tensor | None = None
         self.samples = 0
 
     def add(self, sample: torch.Tensor, *, amplitude: float = 1.0) -> None:
         """Count one noise run (of any amplitude: a flip is a flip)."""
         self.samples += 1
-        flips = sample.detach() != self.eager
-        if bool(flips.any()):
-            self.flips = flips if self.flips is None else self.flips | flips
+        if bool((sample.detach() != self.eager).any()):
+            values, eager = signed(sample), signed(self.eager)
+            self.least = torch.minimum(eager if self.least is None else self.least, values)
+            self.most = torch.maximum(eager if self.most is None else self.most, values)
+
+    def wrong(self, candidate: torch.Tensor) -> torch.Tensor:
+        """Tell where a candidate is another number than eager, and not within what the noise makes of it."""
+        values = signed(candidate)
+        wrong = candidate.detach() != self.eager
+        if self.least is None or self.most is None:
+            return wrong
+        if self.dtype == torch.bool:
+            return wrong & (self.least == self.most)
+        spread = self.most - self.least
+        return wrong & ((values < self.least - spread) | (values > self.most + spread))

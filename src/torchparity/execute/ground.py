@@ -24,10 +24,12 @@ from torchparity.run.subject import Subject
 
 NOISE_RUNS = 6
 CANDIDATE_RUNS = 2
+# Roundings that a run may differ by where nothing tells how large its error is.
+ROUNDINGS = 50.0
 # Two eager runs may differ by this many times eager's own distance from float64.
 REPEATABLE = 20.0
 # State that lives on after a run: its leaves must be copied to be kept.
-LIVING_ROLES = ("parameter", "buffer", "tensor", "optimizer")
+LIVING_ROLES = ("parameter", "buffer", "tensor", "optimizer", "attribute")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -146,7 +148,7 @@ class Ground:
                 self.expectations[path] = Expectation(leaf, None)
         for path, leaf in repeated.items():
             if path in self.expectations:
-                self._compare_repeat(self.expectations[path], leaf)
+                self._compare_repeat(self.expectations[path], leaf, beside_reference=False)
 
     def _run_reference(self, eager: dict[str, Leaf]) -> str:
         """Run the reference; return why there is none, where there is none."""
@@ -183,11 +185,11 @@ class Ground:
         expectation = Expectation(expected, truth, random=random)
         self.expectations[leaf.path] = expectation
         if not reference.plain:
-            self._compare_repeat(expectation, leaf)
+            self._compare_repeat(expectation, leaf, beside_reference=True)
         if leaf.role == "gradient" and isinstance(value, torch.Tensor):
             reference.shadows.forget(value)
 
-    def _compare_repeat(self, expectation: Expectation, again: Leaf) -> None:
+    def _compare_repeat(self, expectation: Expectation, again: Leaf, *, beside_reference: bool) -> None:
         """See whether eager gave the same leaf twice, but for what atomics on a GPU may change."""
         if not expectation.leaf.changed and not again.changed:
             return
@@ -201,7 +203,7 @@ class Ground:
             return
         for baseline in expectation.parts.values():
             if isinstance(baseline, FloatBaseline):
-                expectation.deterministic &= repeats(baseline, right)
+                expectation.deterministic &= repeats(baseline, right, beside_reference=beside_reference)
             elif isinstance(baseline, ExactBaseline):
                 changed = int((left != right).sum())
                 expectation.deterministic &= changed * 100 <= left.numel()
@@ -239,15 +241,23 @@ def kept(leaf: Leaf) -> Leaf:
     return leaf
 
 
-def repeats(baseline: FloatBaseline, again: torch.Tensor) -> bool:
-    """Tell whether a second eager run lies within rounding of the first."""
+def repeats(baseline: FloatBaseline, again: torch.Tensor, *, beside_reference: bool) -> bool:
+    """Tell whether a second eager run lies within rounding of the first.
+
+    Where the second run is the one that the reference stands beside, its own error says how much rounding
+    there is; else a generous number of roundings of the leaf's scale does.
+    """
     values = as_real(again).reshape(baseline.layout.rows, baseline.layout.columns)
     apart, error, scale = 0.0, 0.0, 0.0
     for rows, columns in baseline.layout.blocks(baseline.device):
-        block = baseline.block(rows, columns)
-        there = torch.nan_to_num(values[rows, columns].to(baseline.work), 0.0, 0.0, 0.0)
-        apart = max(apart, float((there - block).abs().max()))
-        # The reference stands beside the second run, whatever the first one did.
-        error = max(error, float(baseline.difference(values, rows, columns).abs().max()))
-        scale = max(scale, float(block.abs().max()))
-    return apart <= REPEATABLE * (error + baseline.epsilon * scale)
+        first = baseline.eager[rows, columns].to(baseline.work)
+        second = values[rows, columns].to(baseline.work)
+        both = torch.isfinite(first) & torch.isfinite(second)
+        if not bool((both | (first == second) | (first.isnan() & second.isnan())).all()):
+            return False
+        apart = max(apart, float((second - first).masked_fill(~both, 0.0).abs().max()))
+        scale = max(scale, float(first.masked_fill(~both, 0.0).abs().max()))
+        if beside_reference and baseline.has_reference:
+            error = max(error, float(baseline.difference(values, rows, columns).abs().max()))
+    roundings = 1.0 if beside_reference and baseline.has_reference else ROUNDINGS
+    return apart <= REPEATABLE * (error + roundings * baseline.epsilon * scale)

@@ -88,7 +88,8 @@ class Suspects:
             return report
         again = self.expectations[path].judge(leaf, self.tolerance)
         suspicions = [suspicion for _, suspicion in self.followed[path]]
-        if again.status is Status.SAME or not suspicions or not numeric(again):
+        kinds = {mismatch.kind for mismatch in again.mismatches}
+        if again.status is Status.SAME or not suspicions or not kinds <= {Kind.VALUE, Kind.BIAS}:
             return again
         if all(suspicion.explained() for suspicion in suspicions):
             return replace(again, status=Status.SAME, mismatches=(), note=KINK)

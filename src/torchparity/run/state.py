@@ -18,7 +18,7 @@ import torch
 
 from torchparity import torchapi
 from torchparity.compare.leaves import walk
-from torchparity.run.subject import is_plain_object, loose_tensors, owned_modules
+from torchparity.run.subject import is_plain_object, loose_tensors, owned_modules, reachable_containers
 
 Container = dict[Any, Any] | list[Any] | set[Any] | deque[Any]
 
@@ -107,10 +107,21 @@ class ModelState:
         self.generators: list[tuple[torch.Generator, torch.Tensor]] = []
         self.arrays: list[tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]] = []
         self.training = [(module, module.training) for root in self.modules.values() for module in root.modules()]
+        self._saved_attributes: dict[int, dict[str, Any]] = {}
         seen: set[int] = set()
-        for root in self.modules.values():
-            for module in root.modules():
+        for root_name, root in self.modules.items():
+            for name, module in root.named_modules():
                 self._save_container(vars(module), seen, 0)
+                prefix = ".".join(part for part in (root_name, name) if part)
+                self._saved_attributes[id(module)] = {
+                    path: leaf
+                    for key, value in vars(module).items()
+                    if not key.startswith("_")
+                    for path, leaf in walk(value, f"{prefix}.{key}" if prefix else key)
+                    if isinstance(leaf, bool | int | float | str)
+                }
+        for container in reachable_containers(model):
+            self._save_container(container, seen, 0)
         for tensor in self.loose.values():
             self._save_tensor(tensor, seen)
         if is_plain_object(model):
@@ -192,6 +203,24 @@ class ModelState:
         for name, tensor in self.loose.items():
             if id(tensor) not in seen:
                 yield name, "tensor", tensor
+
+    def attributes(self) -> Iterator[tuple[str, Any, Any]]:
+        """Yield (path, value, saved tensor or None) for public attributes of modules that are tensors, or that changed.
+
+        A cache, a counter, a list of results: what a run writes there is part of what it computes.
+        """
+        for root, module in self.modules.items():
+            for name, child in module.named_modules():
+                prefix = ".".join(part for part in (root, name) if part)
+                saved = self._saved_attributes.get(id(child), {})
+                for key, value in vars(child).items():
+                    if key.startswith("_") or key == "training":
+                        continue
+                    for path, leaf in walk(value, f"{prefix}.{key}" if prefix else key):
+                        if isinstance(leaf, torch.Tensor) and not any(leaf is held for held in child.parameters()):
+                            yield path, leaf, self.snapshot.original(leaf)
+                        elif isinstance(leaf, bool | int | float | str) and saved.get(path, self) != leaf:
+                            yield path, leaf, None
 
     def parameters(self) -> list[torch.Tensor]:
         """Return what an optimizer would be given."""

@@ -3,19 +3,27 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from torchparity import torchapi
-from torchparity.compare.leaves import Leaf, walk
-from torchparity.compare.statistics import identical
+from torchparity.compare.leaves import Leaf
 from torchparity.errors import ParityError
 from torchparity.records import Failure
+from torchparity.run.collect import (
+    argument_leaves,
+    gradient_leaves,
+    input_tensors,
+    optimizer_leaves,
+    output_leaves,
+    state_leaves,
+)
 from torchparity.run.loss import PROJECTION, Loss, scalar_loss, tangents_of
 from torchparity.run.reference import NeedsPlainKernels, is_out_of_memory
 from torchparity.run.state import CallInputs, ModelState, RandomState
@@ -117,17 +125,12 @@ class Runner:
         for index, call in enumerate(calls):
             args, kwargs = call.fresh(requires_grad=plan.input_gradients)
             prefix = f"call[{index}]." if len(calls) > 1 else ""
-            inputs = [
-                (path.removeprefix("."), leaf)
-                for path, leaf in walk({"args": args, "kwargs": kwargs})
-                if isinstance(leaf, torch.Tensor)
-            ]
+            inputs = input_tensors(args, kwargs)
             phase[0] = "forward"
             with mode(), torch.set_grad_enabled(plan.backward), self._autocast():
                 outputs = function(*args, **kwargs)
-            state = list(self.state.named())
-            for path, value in walk(outputs, "output"):
-                consume(self._output(prefix + path, value, self._places(inputs, state)))
+            for leaf in output_leaves(prefix, outputs, inputs, self.state):
+                consume(leaf)
             loss = None
             if plan.backward:
                 phase[0] = "backward"
@@ -138,7 +141,12 @@ class Runner:
                     optimizer.step()
             phase[0] = "collect"
             del outputs
-            for leaf in self._leaves(prefix, call, inputs, loss, optimizer):
+            if loss is not None:
+                consume(Leaf(path=f"{prefix}loss", role="loss", value=loss))
+            groups = [gradient_leaves(prefix, inputs, self.state)] if plan.backward else []
+            groups += [state_leaves(prefix, self.state), argument_leaves(prefix, call, inputs, args, kwargs)]
+            groups += [optimizer_leaves(prefix, optimizer, self.state)] if optimizer is not None else []
+            for leaf in itertools.chain.from_iterable(groups):
                 consume(leaf)
 
     def _backward(
@@ -161,92 +169,6 @@ class Runner:
         if self.plan.autocast is None:
             return contextlib.nullcontext()
         return torch.autocast(self.device.type, dtype=self.plan.autocast)
-
-    def _leaves(
-        self,
-        prefix: str,
-        call: CallInputs,
-        inputs: list[tuple[str, torch.Tensor]],
-        loss: torch.Tensor | None,
-        optimizer: torch.optim.Optimizer | None,
-    ) -> Iterator[Leaf]:
-        """Yield gradients, parameters, buffers, inputs and optimizer state after one call."""
-        state = list(self.state.named())
-        if loss is not None:
-            yield Leaf(path=f"{prefix}loss", role="loss", value=loss)
-        if self.plan.backward:
-            for name, _, tensor in state:
-                if tensor.requires_grad and tensor.is_leaf:
-                    yield Leaf(path=f"{prefix}grad.{name}", role="gradient", value=taken(tensor))
-            for path, tensor in inputs:
-                if tensor.requires_grad and tensor.is_leaf:
-                    yield Leaf(path=f"{prefix}grad.{path}", role="gradient", value=taken(tensor))
-        for name, role, tensor in state:
-            original = self.state.snapshot.original(tensor)
-            yield self._state_leaf(f"{prefix}{role}.{name}", role, tensor, original)
-        originals = dict(call.named())
-        for path, tensor in inputs:
-            original = originals.get(f".{path}")
-            if not any(tensor is held for held in originals.values()):
-                yield self._state_leaf(f"{prefix}input.{path}", "input", tensor, original)
-        if optimizer is not None:
-            yield from self._optimizer_leaves(prefix, optimizer, state)
-
-    @staticmethod
-    def _places(inputs: list[tuple[str, torch.Tensor]], state: list[tuple[str, str, torch.Tensor]]) -> dict[int, str]:
-        places: dict[int, str] = {}
-        named = [*inputs, *((f"{role}.{name}", tensor) for name, role, tensor in state)]
-        for path, tensor in named:
-            key = torchapi.storage_key(tensor)
-            if key is not None:
-                places.setdefault(key, path)
-        return places
-
-    @staticmethod
-    def _output(path: str, value: Any, places: dict[int, str]) -> Leaf:
-        if not isinstance(value, torch.Tensor):
-            return Leaf(path=path, role="output", value=value)
-        key = torchapi.storage_key(value) if torchapi.is_plain(value) else None
-        place = places.get(key) if key is not None else None
-        held = value.detach()
-        return Leaf(
-            path=path,
-            role="output",
-            value=held.clone() if place is not None else held,
-            strides=value.stride() if value.layout == torch.strided and not value.is_nested else None,
-            aliases=(place,) if place is not None else (),
-            requires_grad=value.requires_grad,
-        )
-
-    @staticmethod
-    def _state_leaf(path: str, role: str, tensor: torch.Tensor, original: torch.Tensor | None) -> Leaf:
-        if original is not None and unchanged(tensor, original):
-            return Leaf(path=path, role=role, value=original, changed=False)
-        return Leaf(path=path, role=role, value=tensor.detach())
-
-    @staticmethod
-    def _optimizer_leaves(
-        prefix: str, optimizer: torch.optim.Optimizer, state: list[tuple[str, str, torch.Tensor]]
-    ) -> Iterator[Leaf]:
-        for name, _, tensor in state:
-            for path, value in walk(optimizer.state.get(tensor, {}), f"optimizer.{name}"):
-                held = value.detach() if isinstance(value, torch.Tensor) else value
-                yield Leaf(path=prefix + path, role="optimizer", value=held)
-
-
-def taken(tensor: torch.Tensor) -> torch.Tensor | None:
-    """Take a tensor's gradient away from it, so that it lives no longer than the leaf."""
-    gradient, tensor.grad = tensor.grad, None
-    return gradient
-
-
-def unchanged(tensor: torch.Tensor, original: torch.Tensor) -> bool:
-    """Tell whether a tensor is bit for bit what it was (a NaN counts as a change, and is then compared)."""
-    if tensor.shape != original.shape or tensor.dtype != original.dtype:
-        return False
-    if tensor.layout != torch.strided:
-        return identical(tensor.detach().to_dense(), original.to_dense())
-    return identical(tensor, original)
 
 
 def describe_failure(error: BaseException, phase: str) -> Failure:

@@ -117,6 +117,21 @@ def _reachable(value: Any, name: str, seen: set[int]) -> Iterator[tuple[str, Any
                 yield from _reachable(child, path.removeprefix("."), seen)
 
 
+def reachable_containers(model: Any) -> list[Any]:
+    """Return the lists, mappings, sets and attribute dictionaries that a plain function names and may change."""
+    if isinstance(model, types.MethodType):
+        return reachable_containers(model.__func__)
+    if not isinstance(model, types.FunctionType):
+        return []
+    found = []
+    for _, value in _variables(model):
+        if isinstance(value, list | dict | set):
+            found.append(value)
+        elif is_plain_object(value):
+            found.append(value.__dict__)
+    return found
+
+
 def is_plain_object(value: Any) -> bool:
     """Tell whether a value is an object of some user's class, with attributes that a run may change."""
     if isinstance(value, torch.nn.Module | type | types.ModuleType) or not hasattr(value, "__dict__"):
