@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import inspect
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -13,12 +14,14 @@ from torchparity.compare.leaves import walk
 from torchparity.errors import AccuracyError, UsageError
 from torchparity.execute.ground import CANDIDATE_RUNS, NOISE_RUNS, Settings
 from torchparity.execute.oracle import Oracle
-from torchparity.records import ProgressCallback, Status, Verdict
+from torchparity.records import Kind, ProgressCallback, Status, Verdict
 from torchparity.report.terminal import plain_text
 from torchparity.run.loss import MEAN, PROJECTION, Loss
 from torchparity.run.recipe import Recipe, suggestion
 from torchparity.run.step import OptimizerFactory, Plan
 from torchparity.run.subject import Subject, loose_tensors, owned_modules
+
+IGNORABLE = (Kind.STRIDE, Kind.ALIAS, Kind.REQUIRES_GRAD, Kind.DTYPE, Kind.LAYOUT, Kind.STRUCTURE)
 
 
 def check(
@@ -43,6 +46,7 @@ def check(
     input_gradients: bool | None = None,
     seed: int = 0,
     tolerance: float | None = None,
+    ignore: Iterable[str | Kind] = (),
     reference: bool = True,
     noise_runs: int = NOISE_RUNS,
     candidate_runs: int = CANDIDATE_RUNS,
@@ -88,7 +92,7 @@ def check(
             hint="give a positive number, or leave it out to be judged by the model's own noise",
         )
     settings = Settings(
-        tolerance=Tolerance(relative=tolerance),
+        tolerance=Tolerance(relative=tolerance, ignore=ignored_kinds(ignore)),
         noise_runs=noise_runs,
         candidate_runs=candidate_runs,
         reference=reference,
@@ -164,6 +168,18 @@ def plan_for(
     )
 
 
+def ignored_kinds(ignore: Iterable[str | Kind]) -> frozenset[Kind]:
+    """Read the kinds of difference that the user does not mind: facts, never values."""
+    known = [kind.value for kind in IGNORABLE]
+    chosen = set()
+    for name in ignore:
+        value = name.value if isinstance(name, Kind) else name
+        if value not in known:
+            raise UsageError(f"a difference in {value!r} cannot be ignored", hint=f"these can: {', '.join(known)}")
+        chosen.add(Kind(value))
+    return frozenset(chosen)
+
+
 def asks_for_gradients(subject: Subject) -> bool:
     """Tell whether any parameter or input asks for a gradient; where none does, the float inputs are made to."""
     modules = owned_modules(subject.model).values()
@@ -188,6 +204,12 @@ def optimizer_factory(optimizer: OptimizerFactory | str) -> OptimizerFactory:
         raise UsageError(
             f"torch.optim has no optimizer named {optimizer!r}",
             hint=suggestion(optimizer.lower(), known, f"known are {', '.join(known)}"),
+        )
+    closure = inspect.signature(chosen.step).parameters.get("closure")
+    if closure is not None and closure.default is closure.empty:
+        raise UsageError(
+            f"{chosen.__name__} calls the model itself, through a closure",
+            hint="use an optimizer whose step needs no closure",
         )
     return lambda parameters: chosen(parameters)
 

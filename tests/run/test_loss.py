@@ -103,7 +103,7 @@ def test_a_loss_of_ones_own():
     [
         (lambda outputs: outputs, r"a tensor of shape \(3,\)"),
         (lambda outputs: 3.0, "a float"),
-        (lambda outputs: None, "a NoneType"),
+        (lambda outputs: None, "is None"),
     ],
 )
 def test_a_loss_that_is_not_one_number_is_a_usage_error(loss, message):

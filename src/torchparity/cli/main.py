@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import logging
 import sys
 import warnings
 from pathlib import Path
@@ -112,6 +113,10 @@ def check(
             rich_help_panel=JUDGEMENT,
         ),
     ] = None,
+    ignore: Annotated[
+        list[str] | None,
+        typer.Option("--ignore", help="A kind of difference not to mind: stride, ...", rich_help_panel=JUDGEMENT),
+    ] = None,
     no_reference: Annotated[
         bool,
         typer.Option("--no-reference", help="Do without the float64 reference.", rich_help_panel=JUDGEMENT),
@@ -149,6 +154,7 @@ def check(
             input_gradients=True if input_gradients else None,
             seed=seed,
             tolerance=tolerance,
+            ignore=ignore or (),
             reference=not no_reference,
             candidate_runs=runs,
             progress=progress,
@@ -222,6 +228,7 @@ class ProgressLine:
 def main() -> None:
     """Run the command line: what we raise on purpose becomes two lines, anything else keeps its traceback."""
     warnings.filterwarnings("ignore", module=r"torch\..*")
+    logging.disable(logging.ERROR)  # What torch logs when a candidate fails is in the verdict.
     console = Console(stderr=True, soft_wrap=True)
     try:
         code = app(standalone_mode=False)

@@ -7,6 +7,7 @@ import importlib
 import importlib.util
 import inspect
 import sys
+import traceback
 from collections.abc import Mapping
 from pathlib import Path
 from types import ModuleType
@@ -14,7 +15,9 @@ from typing import Any
 
 import torch
 
+from torchparity.compare.leaves import walk
 from torchparity.errors import TargetError, UsageError
+from torchparity.run.loss import describe
 from torchparity.run.subject import Subject
 
 FORMS = "a target is file.py:name or package.module:name"
@@ -86,12 +89,16 @@ def _first_line(error: BaseException) -> str:
 
 
 def _place(error: BaseException) -> str:
-    trace = error.__traceback__
-    while trace is not None and trace.tb_next is not None:
-        trace = trace.tb_next
-    if trace is None:
-        return ""
-    return f"at {trace.tb_frame.f_code.co_filename}:{trace.tb_lineno}; "
+    """Say where in the user's own code it happened: the last frame that is not torch's."""
+    if isinstance(error, SyntaxError):
+        return f"at {error.filename}:{error.lineno}; "
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not _is_ours_or_torch(frame.filename)]
+    return f"at {frames[-1].filename}:{frames[-1].lineno}; " if frames else ""
+
+
+def _is_ours_or_torch(filename: str) -> bool:
+    parts = Path(filename).parts
+    return filename.startswith("<") or "torch" in parts or "torchparity" in parts
 
 
 def _find(module: ModuleType, place: str, name: str) -> Any:
@@ -138,12 +145,12 @@ def as_subject(found: Any, name: str) -> Subject:
         return _from_tuple(tuple(result), name)
     if inspect.isfunction(result) or isinstance(result, type(print)):
         return Subject(result, name=name)
-    if isinstance(found, type):
+    if isinstance(found, type) or not any(isinstance(leaf, torch.Tensor) for _, leaf in walk(result)):
         raise TargetError(
-            f"{name}() gives a {type(result).__name__}, not a model",
+            f"{name}() gives {describe(result)}, not a model",
             hint="give a module, a function, or a factory that returns (model, args)",
         )
-    return Subject(found, name=name)  # A plain function without arguments is a model itself.
+    return Subject(found, name=name)  # A plain function without arguments that returns tensors is a model itself.
 
 
 def _is_model(value: Any) -> bool:

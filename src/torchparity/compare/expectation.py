@@ -92,7 +92,7 @@ class Expectation:
 
     def judge(self, candidate: Leaf, tolerance: Tolerance) -> LeafReport:
         """Hold the candidate's leaf against this one."""
-        mismatches = list(compare_facts(self.leaf, candidate))
+        mismatches = [found for found in compare_facts(self.leaf, candidate) if found.kind not in tolerance.ignore]
         value = tensor_of(candidate.value)
         expected = tensor_of(self.leaf.value)
         if value is None or expected is None:

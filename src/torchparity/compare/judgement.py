@@ -20,6 +20,7 @@ from torchparity.compare.statistics import (
     energy,
     matrix,
 )
+from torchparity.records import Kind
 
 THRESHOLD = 8.0
 # A compiler may be biased by one float32 rounding in everything it does (another exp, another
@@ -59,6 +60,7 @@ class Tolerance:
 
     threshold: float = THRESHOLD
     relative: float | None = None
+    ignore: frozenset[Kind] = frozenset()
 
     def allowance(self, baseline: FloatBaseline, rows: slice, columns: slice) -> torch.Tensor:
         """Return the size of one unit of score for each element of a block."""

@@ -58,27 +58,26 @@ class Leaf:
     requires_grad: bool = False
 
 
-def walk(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield (path, leaf) for everything inside lists, mappings, dataclasses, pytrees and plain objects."""
-    yield from _walk(value, path, frozenset(), 0)
+def walk(value: Any, path: str = "", *, into_objects: bool = True) -> Iterator[tuple[str, Any]]:
+    """Yield (path, leaf) for everything inside lists, mappings, dataclasses and pytrees, and inside plain objects."""
+    yield from _walk(value, path, frozenset(), into_objects)
 
 
-def _walk(value: Any, path: str, seen: frozenset[int], depth: int) -> Iterator[tuple[str, Any]]:
-    if isinstance(value, (torch.Tensor, np.ndarray, *ATOMS)) or depth > MAX_DEPTH:
+def _walk(value: Any, path: str, seen: frozenset[int], into_objects: bool) -> Iterator[tuple[str, Any]]:
+    if isinstance(value, (torch.Tensor, np.ndarray, *ATOMS)) or len(seen) > MAX_DEPTH:
         yield path, value
         return
     if id(value) in seen:
         return
-    inside = seen | {id(value)}
-    children = children_of(value, path)
+    children = children_of(value, path, into_objects=into_objects)
     if children is None:
         yield path, value
         return
     for child_path, child in children:
-        yield from _walk(child, child_path, inside, depth + 1)
+        yield from _walk(child, child_path, seen | {id(value)}, into_objects)
 
 
-def children_of(value: Any, path: str) -> list[tuple[str, Any]] | None:
+def children_of(value: Any, path: str, *, into_objects: bool = True) -> list[tuple[str, Any]] | None:
     """Return the named parts of a container, or None where the value is one piece."""
     if isinstance(value, Mapping):
         return [(f"{path}{_key(key)}", item) for key, item in value.items()]
@@ -97,7 +96,7 @@ def children_of(value: Any, path: str) -> list[tuple[str, Any]] | None:
         return [(f"{path}[{index}]", item) for index, item in enumerate(registered)]
     if isinstance(value, ValuesView | KeysView):
         return [(f"{path}[{index}]", item) for index, item in enumerate(value)]
-    attributes = attributes_of(value)
+    attributes = attributes_of(value) if into_objects else {}
     if attributes and not isinstance(value, torch.nn.Module):
         return [(f"{path}.{name}", item) for name, item in attributes.items()]
     return None

@@ -21,6 +21,7 @@ import torch
 from torchparity import torchapi
 from torchparity.compare.expectation import Comparison, Expectation, compare_all
 from torchparity.compare.leaves import Leaf
+from torchparity.errors import UsageError
 from torchparity.execute import reasons
 from torchparity.execute.environment import environment
 from torchparity.execute.ground import Ground, Settings, kept
@@ -29,6 +30,7 @@ from torchparity.records import (
     NOT_DETERMINISTIC,
     OTHER_RANDOM,
     Failure,
+    Kind,
     LeafReport,
     Status,
     Verdict,
@@ -201,6 +203,11 @@ class Oracle:
         if len(failing) < len(candidates):
             self.ground.notes.append(reasons.flaky(*count))
         if first.failure is not None:
+            if first.failure.stage == "compile" and first.failure.type in ("ImportError", "ModuleNotFoundError"):
+                raise UsageError(
+                    f"the backend {self.recipe.backend_name()} cannot be used here: {first.failure.message}",
+                    hint="install what it needs, or choose another backend",
+                )
             if any("out of memory" in note for note in self.ground.notes):
                 return self._verdict(Status.UNKNOWN, [], first.comparison.reports)
             return self._verdict(
@@ -214,6 +221,9 @@ class Oracle:
         reports = first.comparison.reports
         worst = max(differing, key=lambda path: _rank(reports[path]))
         why = reasons.differing_leaves(len(differing), len(reports), worst, reports[worst].kind)
+        kinds = {mismatch.kind for path in differing for mismatch in reports[path].mismatches}
+        if kinds <= {Kind.STRIDE, Kind.ALIAS, Kind.REQUIRES_GRAD}:
+            self.ground.notes.insert(0, reasons.only_facts(kind.value for kind in kinds))
         return self._verdict(Status.DIFFERS, [why], reports, differs_in=count)
 
     def _decide_same(self, candidate: Candidate) -> Verdict:

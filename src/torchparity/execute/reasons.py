@@ -21,6 +21,13 @@ def differing_leaves(differing: int, leaves: int, worst: str, kind: str) -> str:
     return f"{differing} of {leaves} leaves differ; the worst is {worst} ({kind})"
 
 
+def only_facts(kinds: Iterable[str]) -> str:
+    """Say that every number agrees."""
+    names = sorted(set(kinds))
+    options = " ".join(f"--ignore {name}" for name in names)
+    return f"every value agrees: only {' and '.join(names)} differs ({options} if you do not mind)"
+
+
 def all_inside(leaves: int) -> str:
     """Say that nothing differs."""
     return f"all {leaves} leaves lie within the model's own rounding noise"
@@ -38,7 +45,8 @@ def not_deterministic(paths: Iterable[str]) -> str:
 
 def model_raises(failure: Failure) -> str:
     """Say that eager raises."""
-    return f"the model itself raises {failure.type}: {failure.message}"
+    who = "the optimizer" if failure.phase == "optimizer" else "the model itself"
+    return f"{who} raises {failure.type}: {failure.message}"
 
 
 def candidate_raises(failure: Failure) -> str:

@@ -35,8 +35,10 @@ def output_leaves(prefix: str, outputs: Any, inputs: Named, state: ModelState) -
     named = [*inputs, *((f"{role}.{name}", tensor) for name, role, tensor in state.named())]
     for path, tensor in named:
         remember(places, path, tensor)
+    # How an object (a key-value cache) lays out what it holds is its own business.
+    visible = {path for path, _ in walk(outputs, "output", into_objects=False)}
     for path, value in walk(outputs, "output"):
-        yield _output(prefix + path, value, places)
+        yield _output(prefix + path, value, places, visible=path in visible)
         if isinstance(value, torch.Tensor):
             remember(places, path, value)
 
@@ -59,7 +61,7 @@ def structure_of(value: Any, depth: int = 0) -> str:
     return f"{type(value).__name__}({parts})"
 
 
-def _output(path: str, value: Any, places: dict[int, tuple[str, int]]) -> Leaf:
+def _output(path: str, value: Any, places: dict[int, tuple[str, int]], *, visible: bool) -> Leaf:
     if not isinstance(value, torch.Tensor):
         return Leaf(path=path, role="output", value=value)
     key = torchapi.storage_key(value) if torchapi.is_plain(value) and value.numel() else None
@@ -75,7 +77,7 @@ def _output(path: str, value: Any, places: dict[int, tuple[str, int]]) -> Leaf:
         path=path,
         role="output",
         value=held.clone() if place is not None else held,
-        strides=value.stride() if strided else None,
+        strides=value.stride() if strided and visible else None,
         aliases=aliases,
         requires_grad=value.requires_grad,
     )

@@ -84,4 +84,6 @@ def describe(value: Any) -> str:
     """Name a value in an error message."""
     if isinstance(value, torch.Tensor):
         return f"a tensor of shape {tuple(value.shape)}"
+    if value is None:
+        return "None"
     return f"a {type(value).__name__}"
