@@ -100,6 +100,8 @@ class Yardstick:
 
     def _effect(self, leaf: Leaf) -> float:
         value = leaf.value
+        if not isinstance(value, torch.Tensor | None):
+            return 0.0
         if leaf.path in self.exact:
             return 0.0 if torch.equal(value, self.exact[leaf.path]) else math.inf
         truth = self.truth.get(leaf.path)
