@@ -288,6 +288,8 @@ class Suspicion:
             return False
         units = self._units()
         beyond = (self.distance > BEYOND_LINEAR * units) & (self.envelope >= ENVELOPE * self.distance)
+        if not bool(beyond.any()):
+            return False
         inside = self.distance <= self.tolerance.threshold * units
         remaining = int((~(beyond | inside)).sum())
         return remaining <= UNREACHED * self.indices.numel()
