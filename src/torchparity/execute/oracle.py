@@ -36,6 +36,7 @@ from torchparity.records import (
     Verdict,
 )
 from torchparity.run.recipe import Recipe
+from torchparity.run.state import RandomState
 from torchparity.run.step import Plan
 from torchparity.run.subject import Subject
 
@@ -50,7 +51,7 @@ class Candidate:
     comparison: Comparison
     suspects: dict[str, Leaf]
     failure: Failure | None = None
-    draws_eager_numbers: bool = True
+    random_after: RandomState | None = None
 
 
 class Oracle:
@@ -141,15 +142,14 @@ class Oracle:
         with self.recipe.active():
             wanted = self.settings.candidate_runs
             while len(found) < wanted:
-                found.append(self._run_candidate(candidate, len(found) + 1))
+                found.append(self._run_compiled(candidate, f"{self.recipe.backend_name()} {len(found) + 1}"))
                 if len({_fails(entry) for entry in found}) > 1:
                     wanted = max(wanted, FLAKY_RUNS)
             if torchapi.graphs_compiled() == before and all(entry.failure is None for entry in found):
                 self.ground.notes.append(reasons.nothing_compiled())
         return found
 
-    def _run_candidate(self, candidate: Callable[..., Any], number: int) -> Candidate:
-        name = f"{self.recipe.backend_name()} {number}"
+    def _run_compiled(self, candidate: Callable[..., Any], name: str) -> Candidate:
         self.ground.announce(name)
         reports: dict[str, LeafReport] = {}
         suspects: dict[str, Leaf] = {}
@@ -174,9 +174,7 @@ class Oracle:
             missing = {path: expectation for path, expectation in self.ground.expectations.items() if path not in seen}
             reports.update(compare_all(missing, {}, self.tolerance).reports)
         ordered = {path: reports[path] for path in self.ground.expectations if path in reports}
-        expected = self.ground.random_after
-        faithful = expected is None or ending.random is None or ending.random.same_torch_numbers(expected)
-        return Candidate(Comparison({**ordered, **reports}), suspects, ending.failure, faithful)
+        return Candidate(Comparison({**ordered, **reports}), suspects, ending.failure, ending.random)
 
     @staticmethod
     def _undecided(expectation: Expectation) -> LeafReport:
@@ -260,25 +258,45 @@ class Oracle:
         if forgiven:
             self.ground.notes.append(reasons.kinks(sorted(forgiven)))
 
+    def _control_draws_alike(self, strange: list[Candidate], paths: set[str]) -> bool:
+        """Compile with a backend that is right, and see whether it draws as the candidate does, and agrees with eager.
+
+        Compiling may drop a random number that nothing uses. Then the generators stand elsewhere, and yet
+        every number that matters is eager's.
+        """
+        recipe = replace(self.recipe, backend="aot_eager", mode=None, options={})
+        with recipe.active():
+            control = self._run_compiled(recipe.build(self.subject.model), "control")
+        return (
+            control.failure is None
+            and not paths.intersection(control.comparison.differing)
+            and all(drew_alike(entry.random_after, control.random_after) for entry in strange)
+        )
+
     def _excuse_random(self, candidates: list[Candidate]) -> None:
         """Leaves that depend on random numbers cannot be judged where the backend draws others.
 
         A backend that draws eager's numbers leaves torch's generators where eager leaves them.
         """
+        strange = [entry for entry in candidates if not drew_alike(entry.random_after, self.ground.random_after)]
         excusable = {
             path
-            for entry in candidates
-            if not entry.draws_eager_numbers
+            for entry in strange
             for path in entry.comparison.differing
             if numeric(entry.comparison.reports[path]) and self.ground.depends_on_random(path)
         }
-        if not excusable:
+        if not excusable or self._control_draws_alike(strange, excusable):
             return
         for entry in candidates:
             for path in excusable & set(entry.comparison.differing):
                 report = entry.comparison.reports[path]
                 entry.comparison.reports[path] = replace(report, status=Status.UNKNOWN, note=OTHER_RANDOM)
         self.ground.notes.append(reasons.other_random_numbers(self.recipe.backend_name(), sorted(excusable)))
+
+
+def drew_alike(left: RandomState | None, right: RandomState | None) -> bool:
+    """Tell whether two runs left torch's generators at the same place (a run that raised tells nothing)."""
+    return left is None or right is None or left.same_torch_numbers(right)
 
 
 def _rank(leaf: LeafReport) -> float:
