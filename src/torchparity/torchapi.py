@@ -104,9 +104,10 @@ def inner_failure(error: BaseException) -> BaseException:
 
 
 def aot_backend(*, forward: Callable[..., Any], backward: Callable[..., Any]) -> Callable[[Any, list[Any]], Any]:
-    """Return a torch.compile backend that hands the forward and backward ATen graphs to two compilers."""
+    """Return a backend that hands forward and backward ATen graphs to two compilers, split as aot_eager splits them."""
     build = lookup("torch._dynamo.backends.common.aot_autograd")
-    backend: Callable[[Any, list[Any]], Any] = build(fw_compiler=forward, bw_compiler=backward)
+    partition = lookup("functorch.compile.min_cut_rematerialization_partition")
+    backend: Callable[[Any, list[Any]], Any] = build(fw_compiler=forward, bw_compiler=backward, partition_fn=partition)
     return backend
 
 
