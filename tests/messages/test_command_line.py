@@ -160,6 +160,7 @@ def test_interrupt_leaves_no_traceback(folder):
     (folder / "slow.py").write_text(
         textwrap.dedent("""
         import os, signal, torch
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background inherits "ignored"
         def make():
             def model(x):
                 os.kill(os.getpid(), signal.SIGINT)
