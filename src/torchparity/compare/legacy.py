@@ -1,4 +1,4 @@
-"""`same`: the comparison of torch._dynamo.utils, with its arguments and its meaning, for scripts that switch.
+"""`same`: the comparison of Dynamo, with its arguments and its meaning, for scripts that switch.
 
 It keeps the original's fixed tolerances, and so its blind spots; `torchparity.check` has neither.
 """

@@ -1,4 +1,4 @@
-"""`same_two_models`: the check of torch._dynamo.debug_utils, with its arguments and its meaning."""
+"""`same_two_models`: the check of Dynamo, with its arguments and its meaning."""
 
 from __future__ import annotations
 
