@@ -22,8 +22,8 @@ from torchparity.run.mode import Watch, fresh_outputs, written_tensors
 from torchparity.run.operators import Traits, float_tensors, terms
 
 BANK_SIZE = 1 << 20
-# Perturbed at a time: half a bank, so that there is room for a random offset.
-BLOCK = BANK_SIZE // 2
+# Perturbed at a time: little enough to stay in a core's cache over the passes that it takes.
+BLOCK = 1 << 17
 # Integers between -n and n have a spread of about n / sqrt(3); half a unit times n wants n * 0.87.
 SPREAD = 0.87
 # A sum may be one chain of additions, as short as this and as long as the compiler cares to make it. Varied
@@ -37,6 +37,8 @@ EQUAL_SHARE = 0.08
 CORNER = 16
 # Matrix products are added up in blocks, on every device.
 BLOCKED = 64
+# Between this and its inverse a float32 may be squared.
+WITHIN_RANGE = 1e-15
 # float dtype -> (integer that holds it, mask of the low half of the mantissa)
 BITS = {
     torch.float64: (torch.int64, (1 << 26) - 1),
@@ -111,23 +113,17 @@ class Noise(Watch):
             return
         count = terms(traits, inputs, target)
         size = 1.0 + math.log2(count) / 4
-        self.perturb(target, size)
         if count < SHORTEST_CHAIN:
+            self.perturb(target, size)
             return
         length = min(count, BLOCKED) if traits.contraction else count
         equal = has_equal_terms(max(inputs, key=torch.Tensor.numel))
         chain = 0.12 * min(length, LONGEST_EQUAL_CHAIN) if equal else 0.3 * math.sqrt(min(length, LONGEST_CHAIN))
         if traits.normalised and target.dim() > 1:
+            self.perturb(target, size)
             self._perturb_groups(traits, target, scale=chain, shift=chain if equal else size)
         else:
-            self._perturb_sum(target, chain)
-
-    def _perturb_sum(self, target: torch.Tensor, size: float) -> None:
-        """Move a sum as far as adding its terms one after the other may: that is correct too, only clumsier."""
-        integer, mask = BITS[target.dtype]
-        scale = torch.maximum(target.abs(), root_mean_square(target, tuple(range(target.dim()))))
-        scale.masked_fill_((target.view(integer) & mask).eq(0), 0.0)
-        target.add_(self._steps(target, target.shape) * scale, alpha=self._unit(target) * size)
+            self.perturb(target, size, chain=chain)
 
     def _perturb_groups(self, traits: Traits, target: torch.Tensor, *, scale: float, shift: float) -> None:
         """Move whole rows (channels, for batch norm) together.
@@ -150,32 +146,41 @@ class Noise(Watch):
         drawn = self._slice(like.device, like.dtype, 0, math.prod(shape))
         return drawn.reshape(tuple(shape))
 
-    def perturb(self, target: torch.Tensor, size: float = 1.0) -> None:
-        """Move a tensor in place by `size` units in the last place or so."""
+    def perturb(self, target: torch.Tensor, size: float = 1.0, *, chain: float = 0.0) -> None:
+        """Move a tensor in place by `size` units in the last place or so.
+
+        `chain` moves it besides by so many units of its typical size: a sum may be made by adding its terms
+        one after the other, which is correct too, only clumsier.
+        """
         if target.dtype not in BITS or not torchapi.is_plain(target) or target.numel() == 0:
             return
         for axis, stride in enumerate(target.stride()):
             if stride == 0 and target.shape[axis] > 1:  # An expanded axis is one row seen many times.
                 target = target.narrow(axis, 0, 1)
         steps = max(1, round(size * self.amplitude * SPREAD))
+        typical = float(root_mean_square(target, tuple(range(target.dim())))) if chain else 0.0
         dense = _dense(target)
-        if dense is None:
-            self._move(target, steps)
-            return
-        for start in range(0, dense.numel(), BLOCK):
-            self._move(dense[start : start + BLOCK], steps)
+        blocks = (target,) if dense is None else dense.split(BLOCK)
+        for block in blocks:
+            self._move(block, steps, chain=chain, typical=typical)
 
-    def _move(self, values: torch.Tensor, steps: int) -> None:
+    def _move(self, values: torch.Tensor, steps: int, *, chain: float, typical: float) -> None:
         """Add integers to the bit patterns of what is neither exact nor at the end of its range."""
         integer, mask = BITS[values.dtype]
+        info = torch.finfo(values.dtype)
         bits = values.view(integer)
-        moved = self._slice(values.device, integer, steps, values.numel()).reshape(values.shape)
+        size = values.abs()
         rounds = (bits & mask).ne_(0)
-        if steps > 1 or float(values.abs().max()) >= torch.finfo(values.dtype).max:
-            info = torch.finfo(values.dtype)
-            size = values.abs()
-            rounds *= ((size > info.tiny) & (size < info.max * (1 - 2 * steps * info.eps))).to(integer)
-        bits.add_(moved * rounds)
+        lowest, highest = (info.tiny, info.max * (1 - 2 * steps * info.eps)) if steps > 1 else (-1.0, info.max)
+        least, most = (float(end) for end in size.aminmax())
+        within = least > lowest and most < highest  # Not so where there is a NaN.
+        if not within:
+            rounds *= ((size > lowest) & (size < highest)).to(integer)
+        bits.add_(self._slice(values.device, integer, steps, values.numel()).reshape(values.shape) * rounds)
+        if chain:
+            scale = size.clamp_(min=typical)
+            scale = scale.mul_(rounds) if within else scale.masked_fill_(rounds.eq(0), 0.0)
+            values.addcmul_(self._steps(values, values.shape), scale, value=self._unit(values) * chain)
 
     def _slice(self, device: torch.device, dtype: torch.dtype, steps: int, count: int) -> torch.Tensor:
         bank = self.bank.get(device, dtype, steps)
@@ -202,6 +207,10 @@ def has_equal_terms(values: torch.Tensor) -> bool:
 
 def root_mean_square(values: torch.Tensor, axes: tuple[int, ...]) -> torch.Tensor:
     """Root mean square of the finite values over some axes, kept as axes of length one."""
+    if len(axes) == values.dim() and values.numel():
+        norm = torch.linalg.vector_norm(values) / math.sqrt(values.numel())
+        if WITHIN_RANGE < float(norm) < 1 / WITHIN_RANGE:
+            return norm.reshape((1,) * values.dim())
     finite = torch.nan_to_num(values, nan=0.0, posinf=0.0, neginf=0.0)
     if not axes:
         return finite.abs()
