@@ -208,7 +208,7 @@ def has_equal_terms(values: torch.Tensor) -> bool:
 def root_mean_square(values: torch.Tensor, axes: tuple[int, ...]) -> torch.Tensor:
     """Root mean square of the finite values over some axes, kept as axes of length one."""
     if len(axes) == values.dim() and values.numel():
-        norm = torch.linalg.vector_norm(values) / math.sqrt(values.numel())
+        norm: torch.Tensor = torch.linalg.vector_norm(values) / math.sqrt(values.numel())
         if WITHIN_RANGE < float(norm) < 1 / WITHIN_RANGE:
             return norm.reshape((1,) * values.dim())
     finite = torch.nan_to_num(values, nan=0.0, posinf=0.0, neginf=0.0)
