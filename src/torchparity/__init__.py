@@ -4,14 +4,20 @@ from torchparity import faults
 from torchparity.compare.legacy import same
 from torchparity.errors import (
     AccuracyError,
+    BundleError,
+    CaseError,
     ParityError,
     ResourceError,
     TargetError,
     TorchVersionError,
     UsageError,
 )
-from torchparity.pipeline import assert_parity, check
+from torchparity.execute.isolated import run_bundle
+from torchparity.observe.guard import GuardWarning, guard
+from torchparity.pipeline import CaptureWarning, assert_parity, capture, check
 from torchparity.records import Kind, LeafReport, Mismatch, Status, Verdict
+from torchparity.repro.bundle import read_bundle, write_bundle
+from torchparity.repro.case import Case
 from torchparity.run.legacy import same_two_models
 from torchparity.run.recipe import Recipe
 from torchparity.run.subject import Subject
@@ -19,6 +25,11 @@ from torchparity.version import __version__
 
 __all__ = [
     "AccuracyError",
+    "BundleError",
+    "CaptureWarning",
+    "Case",
+    "CaseError",
+    "GuardWarning",
     "Kind",
     "LeafReport",
     "Mismatch",
@@ -33,8 +44,13 @@ __all__ = [
     "Verdict",
     "__version__",
     "assert_parity",
+    "capture",
     "check",
     "faults",
+    "guard",
+    "read_bundle",
+    "run_bundle",
     "same",
     "same_two_models",
+    "write_bundle",
 ]

@@ -4,6 +4,8 @@ ParityError                 everything torchparity raises on purpose: a message 
 ├── UsageError              the question was asked wrongly                        (exit 2)
 ├── TargetError             the user's target could not be loaded or called       (exit 2)
 ├── TorchVersionError       this torch lacks a name that torchparity stands on    (exit 2)
+├── CaseError               a graph or an input that cannot be written down exactly   (exit 2)
+├── BundleError             a bundle that is damaged, newer, or not a bundle       (exit 2)
 ├── ResourceError           the question could not be answered here               (exit 125)
 └── AccuracyError           asserted parity does not hold; carries the verdict    (exit 1)
 """
@@ -37,6 +39,14 @@ class TargetError(ParityError):
 
 class TorchVersionError(ParityError):
     """A private name of torch that torchparity needs is not in this version."""
+
+
+class CaseError(ParityError):
+    """A graph, an operation or an input that source and plain data cannot say exactly."""
+
+
+class BundleError(ParityError):
+    """A bundle on disk that cannot be trusted to be what was written."""
 
 
 class ResourceError(ParityError):

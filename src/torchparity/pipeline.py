@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 import inspect
+import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import torch
 
 from torchparity.compare.judgement import Tolerance
 from torchparity.compare.leaves import walk
-from torchparity.errors import AccuracyError, UsageError
+from torchparity.errors import AccuracyError, TargetError, UsageError
 from torchparity.execute.ground import CANDIDATE_RUNS, NOISE_RUNS, Settings
 from torchparity.execute.oracle import Oracle
+from torchparity.observe.capture import Recorder
 from torchparity.records import Kind, ProgressCallback, Status, Verdict
 from torchparity.report.terminal import plain_text
+from torchparity.repro.case import Case
 from torchparity.run.loss import MEAN, PROJECTION, Loss
 from torchparity.run.recipe import Recipe, suggestion
-from torchparity.run.step import OptimizerFactory, Plan
+from torchparity.run.step import OptimizerFactory, Plan, Runner
 from torchparity.run.subject import Subject, loose_tensors, owned_modules
 
 IGNORABLE = (Kind.STRIDE, Kind.ALIAS, Kind.REQUIRES_GRAD, Kind.DTYPE, Kind.LAYOUT, Kind.STRUCTURE)
@@ -116,6 +120,71 @@ def assert_parity(
             verdict=verdict,
         )
     return verdict
+
+
+class CaptureWarning(UserWarning):
+    """A graph that was seen and could not be written down."""
+
+
+def capture(
+    model: Callable[..., Any] | Subject,
+    args: Sequence[Any] = (),
+    kwargs: Mapping[str, Any] | None = None,
+    *,
+    backend: str | Callable[..., Any] = "inductor",
+    dynamic: bool | None = None,
+    config: Mapping[str, Any] | None = None,
+    train: bool = False,
+    backward: bool | None = None,
+    steps: int | None = None,
+    optimizer: OptimizerFactory | str | None = None,
+    autocast: torch.dtype | str | None = None,
+    loss: Loss | None = None,
+    input_sets: Sequence[Any] = (),
+    seed: int = 0,
+    calls: int = 1,
+    out: str | Path | None = None,
+) -> list[Case]:
+    """Run a model once, compiled, and return every graph of it as a case; with `out`, write the bundles as well.
+
+    The graphs are run eagerly, so that capturing is safe whatever the backend does with them. `calls` is how many
+    calls of each graph are kept. A graph that cannot be written down exactly is a CaptureWarning.
+    """
+    if calls < 1:
+        raise UsageError(f"{calls} calls leave nothing to capture", hint="keep at least the first call of each graph")
+    subject = model if isinstance(model, Subject) else Subject(model, args, dict(kwargs or {}))
+    if input_sets:
+        subject = replace(subject, input_sets=tuple(input_sets))
+    dynamic = subject.dynamic if dynamic is None else dynamic
+    recipe = Recipe(backend=backend, dynamic=dynamic, config=dict(config or {})).validated()
+    plan = plan_for(
+        subject,
+        train=train,
+        backward=backward,
+        steps=steps,
+        optimizer=optimizer,
+        autocast=autocast,
+        loss=loss,
+        input_gradients=None,
+        seed=seed,
+    )
+    recorder = Recorder(recipe, out=Path(out) if out is not None else None, calls=calls)
+    watching = replace(recipe.with_eager_random(), backend=recorder)
+    runner = Runner(subject, plan)
+    try:
+        with torch.enable_grad(), watching.active():
+            ending = runner.run(watching.build(subject.model), lambda leaf: None)
+    finally:
+        watching.release()
+        runner.release()
+    for refusal in recorder.refusals:
+        warnings.warn(f"{refusal.name}: {refusal.reason} ({refusal.hint})", CaptureWarning, stacklevel=2)
+    if ending.failure is not None and not recorder.cases:
+        raise TargetError(
+            f"the model could not be captured: {ending.failure.type}: {ending.failure.message}",
+            hint="see whether it runs without torch.compile, and with backend='eager'",
+        )
+    return recorder.cases
 
 
 def plan_for(

@@ -30,6 +30,7 @@ class Status(enum.Enum):
 class Kind(enum.Enum):
     """What sort of difference it is. Ordered from the plainest to the subtlest."""
 
+    CRASHES = "crashes"
     RAISES = "raises"
     ACCEPTS_INVALID = "accepts_invalid"
     STRUCTURE = "structure"
@@ -146,8 +147,8 @@ class Verdict:
                 return leaf.kind
         if self.failure is None or self.status is not Status.DIFFERS:
             return ""
-        accepts = self.failure.stage == Kind.ACCEPTS_INVALID.value
-        return Kind.ACCEPTS_INVALID.value if accepts else Kind.RAISES.value
+        whole = (Kind.ACCEPTS_INVALID.value, Kind.CRASHES.value)
+        return self.failure.stage if self.failure.stage in whole else Kind.RAISES.value
 
     @property
     def worst(self) -> LeafReport | None:
@@ -167,6 +168,7 @@ class Progress:
     run: int
     runs: int
     name: str
+    candidate: bool = False
 
 
 ProgressCallback = Callable[[Progress], None]

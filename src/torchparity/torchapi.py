@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import importlib.util
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -183,6 +184,77 @@ def tree_leaves(tree: Any) -> list[Any]:
     """Return the leaves of a pytree, in order."""
     leaves: list[Any] = lookup("torch.utils._pytree.tree_leaves")(tree)
     return leaves
+
+
+def is_fake(tensor: torch.Tensor) -> bool:
+    """Tell whether a tensor has a shape but no values."""
+    return isinstance(tensor, lookup("torch._subclasses.FakeTensor")) or tensor.device.type == "meta"
+
+
+def symbol_hint(symbol: Any) -> int | float | bool:
+    """Return the value that a symbolic number has in the run that is traced."""
+    hint: int | float | bool = symbol.node.hint
+    return hint
+
+
+def symbol_expression(symbol: Any) -> str:
+    """Return how a symbolic number is written: `s77`, `s77**2`."""
+    return str(symbol.node.expr)
+
+
+# --- graphs --------------------------------------------------------------------------------------
+
+
+def plain_copy(graph: torch.fx.Graph) -> torch.fx.Graph:
+    """Return a copy of a graph whose inputs and outputs are flat, whatever structure was put around it."""
+    copied = torch.fx.Graph()
+    output = copied.graph_copy(graph, {}, return_output_node=True)
+    copied.output(output[0] if isinstance(output, tuple) else output)
+    return copied
+
+
+def end_of_graph(graph_module: torch.fx.GraphModule) -> dict[str, Any] | None:
+    """Return why Dynamo ended a graph where it did, and the user's line; None where the frame simply returned."""
+    reason = getattr(graph_module, "compile_subgraph_reason", None)
+    if reason is None or not getattr(reason, "graph_break", False):
+        return None
+    frames = [f"{frame.filename}:{frame.lineno} in {frame.name}" for frame in reason.user_stack]
+    return {"reason": str(reason.reason).strip().splitlines()[0], "line": frames[-1] if frames else ""}
+
+
+def no_dispatch_modes() -> contextlib.AbstractContextManager[Any]:
+    """Work on tensors as they are, outside every mode that may be watching."""
+    context: contextlib.AbstractContextManager[Any] = lookup("torch.utils._python_dispatch._disable_current_modes")()
+    return context
+
+
+def backend_function(name: str) -> Callable[..., Any]:
+    """Return the backend of a name."""
+    backend: Callable[..., Any] = lookup("torch._dynamo.backends.registry.lookup_backend")(name)
+    return backend
+
+
+BUILTIN_NAMESPACES = (
+    "aten", "prim", "prims", "inductor", "higher_order", "quantized", "quantized_decomposed", "mkldnn", "mkl",
+    "onednn", "_c10d_functional", "c10d", "rngprims", "debugprims", "profiler", "_quantized", "symm_mem", "streams",
+    "sparse", "_inductor_test", "dynamo", "bundled_autograd_cache", "flex_lib", "flex_gemm",
+)  # fmt: skip
+
+
+def is_builtin_namespace(namespace: str) -> bool:
+    """Tell whether torch itself registers the operators of a namespace."""
+    return namespace in BUILTIN_NAMESPACES
+
+
+def operator_module(operator: OpOverload) -> str | None:
+    """Return the module that registers a custom operator, where torch remembers it."""
+    name = base_name(operator)
+    definitions = lookup("torch._library.custom_ops.OPDEFS")
+    if name in definitions:
+        module: str = definitions[name]._init_fn.__module__
+        return module
+    namespace = name.split("::")[0]
+    return namespace if importlib.util.find_spec(namespace) is not None else None
 
 
 # --- operators -----------------------------------------------------------------------------------

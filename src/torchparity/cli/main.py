@@ -11,9 +11,10 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-from torchparity import records
+from torchparity.cli import cases
+from torchparity.cli.isolated import check_elsewhere
+from torchparity.cli.progress import ProgressLine
 from torchparity.cli.target import load_subject
 from torchparity.errors import ParityError, UsageError
 from torchparity.faults import KINDS
@@ -34,6 +35,7 @@ app = typer.Typer(
 MODEL = "What to run"
 COMPILER = "The compiler"
 JUDGEMENT = "The judgement"
+SAFETY = "Safety"
 OUTPUT = "Output"
 
 
@@ -122,6 +124,15 @@ def check(
         typer.Option("--no-reference", help="Do without the float64 reference.", rich_help_panel=JUDGEMENT),
     ] = False,
     runs: Annotated[int, typer.Option("--runs", help="Runs of the compiled model.", rich_help_panel=JUDGEMENT)] = 2,
+    isolate: Annotated[
+        bool, typer.Option("--isolate", help="In another process: a crash is a verdict.", rich_help_panel=SAFETY)
+    ] = False,
+    timeout: Annotated[
+        float, typer.Option("--timeout", help="With --isolate: seconds it may take.", rich_help_panel=SAFETY)
+    ] = 1800.0,
+    memory: Annotated[
+        float | None, typer.Option("--memory", help="With --isolate: GiB it may take.", rich_help_panel=SAFETY)
+    ] = None,
     json: Annotated[
         Path | None, typer.Option("--json", help="Write everything to this file.", rich_help_panel=OUTPUT)
     ] = None,
@@ -134,35 +145,41 @@ def check(
     """
     if json is not None and not json.absolute().parent.is_dir():
         raise UsageError(f"there is no folder {json.parent} to write {json.name} to", hint="make it first")
-    settings = dict(read_setting(entry) for entry in config or [])
+    options: dict[str, Any] = {
+        "backend": backend,
+        "mode": mode,
+        "dynamic": dynamic,
+        "fullgraph": fullgraph,
+        "config": dict(read_setting(entry) for entry in config or []),
+        "fresh_cache": fresh_cache,
+        "train": train,
+        "backward": True if backward else None,
+        "steps": steps,
+        "optimizer": optimizer,
+        "autocast": autocast,
+        "loss": loss,
+        "input_gradients": True if input_gradients else None,
+        "seed": seed,
+        "tolerance": tolerance,
+        "ignore": ignore or [],
+        "reference": not no_reference,
+        "candidate_runs": runs,
+    }
     with ProgressLine(quiet=quiet) as progress:
-        subject = load_subject(target, device=device)
-        verdict = run_check(
-            subject,
-            backend=backend,
-            mode=mode,
-            dynamic=dynamic,
-            fullgraph=fullgraph,
-            config=settings,
-            fresh_cache=fresh_cache,
-            train=train,
-            backward=True if backward else None,
-            steps=steps,
-            optimizer=optimizer,
-            autocast=autocast,
-            loss=loss,
-            input_gradients=True if input_gradients else None,
-            seed=seed,
-            tolerance=tolerance,
-            ignore=ignore or (),
-            reference=not no_reference,
-            candidate_runs=runs,
-            progress=progress,
-        )
+        if isolate:
+            limits = cases.limits_of(timeout, memory)
+            verdict = check_elsewhere(target, options, device=device, limits=limits, progress=progress)
+        else:
+            verdict = run_check(load_subject(target, device=device), progress=progress, **options)
     render(verdict, Console(), leaves=leaves)
     if json is not None:
         write_json(verdict, json)
     raise typer.Exit(verdict.exit_code)
+
+
+app.command()(cases.capture)
+app.command()(cases.run)
+app.command()(cases.show)
 
 
 @app.command()
@@ -190,39 +207,6 @@ def read_setting(entry: str) -> tuple[str, Any]:
     except (ValueError, SyntaxError):
         words = {"true": True, "false": False, "none": None}
         return key, words.get(text.lower(), text)
-
-
-class ProgressLine:
-    """One line on stderr: which run of how many, and for how long."""
-
-    def __init__(self, *, quiet: bool) -> None:
-        console = Console(stderr=True)
-        self.plain = not console.is_terminal and not quiet
-        self.console = console
-        self.bar = Progress(
-            SpinnerColumn(),
-            TextColumn("{task.description}"),
-            BarColumn(),
-            TextColumn("run {task.completed} of {task.total}"),
-            TimeElapsedColumn(),
-            console=console,
-            transient=True,
-            disable=quiet or self.plain,
-        )
-        self.task = self.bar.add_task("loading", total=None)
-
-    def __enter__(self) -> ProgressLine:
-        self.bar.start()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.bar.stop()
-
-    def __call__(self, event: records.Progress) -> None:
-        """Show the run that is about to start."""
-        if self.plain:
-            self.console.print(f"run {event.run} of {event.runs}: {event.name}", highlight=False)
-        self.bar.update(self.task, description=event.name, completed=event.run, total=event.runs)
 
 
 def main() -> None:

@@ -90,11 +90,13 @@ class Ground:
                 self.run_noise(self.expectations)
         return None
 
-    def announce(self, name: str) -> None:
+    def announce(self, name: str, *, candidate: bool = False) -> None:
         """Tell whoever watches which run is about to start."""
         self.planned = max(self.planned, len(self.records) + 1)
         if self.settings.progress is not None:
-            self.settings.progress(Progress(run=len(self.records) + 1, runs=self.planned, name=name))
+            self.settings.progress(
+                Progress(run=len(self.records) + 1, runs=self.planned, name=name, candidate=candidate)
+            )
 
     def record(self, name: str, ending: Ending) -> None:
         """Keep how a run ended."""

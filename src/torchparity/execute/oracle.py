@@ -74,7 +74,7 @@ class Oracle:
             with torch.enable_grad():
                 return self._judge()
         finally:
-            torch.compiler.reset()
+            self.recipe.release()
             self.ground.runner.release()
 
     def _judge(self) -> Verdict:
@@ -122,7 +122,7 @@ class Oracle:
         """Eager raises: the candidate should raise as well."""
         candidate = self._candidate_runner()
         name = self.recipe.backend_name()
-        self.ground.announce(name)
+        self.ground.announce(name, candidate=True)
         with self.recipe.active():
             ending = self.ground.runner.run(candidate, lambda leaf: None)
         self.ground.record(name, ending)
@@ -145,12 +145,13 @@ class Oracle:
                 found.append(self._run_compiled(candidate, f"{self.recipe.backend_name()} {len(found) + 1}"))
                 if len({_fails(entry) for entry in found}) > 1:
                     wanted = max(wanted, FLAKY_RUNS)
-            if torchapi.graphs_compiled() == before and all(entry.failure is None for entry in found):
+            compiled = torchapi.graphs_compiled() > before or not self.recipe.traces
+            if not compiled and all(entry.failure is None for entry in found):
                 self.ground.notes.append(reasons.nothing_compiled())
         return found
 
     def _run_compiled(self, candidate: Callable[..., Any], name: str) -> Candidate:
-        self.ground.announce(name)
+        self.ground.announce(name, candidate=True)
         reports: dict[str, LeafReport] = {}
         suspects: dict[str, Leaf] = {}
 

@@ -102,3 +102,13 @@ def no_gradient() -> str:
 def out_of_memory(run: str) -> str:
     """Say that memory ran out in the candidate."""
     return f"out of memory in the run '{run}'"
+
+
+def crashed(backend: str, how: str) -> str:
+    """The compiled model takes the process along."""
+    return f"the model runs, and compiled by {backend} it {how}"
+
+
+def no_answer(how: str, phase: str) -> str:
+    """The process that was to answer did not."""
+    return f"no answer: the process {how}" + (f" during '{phase}'" if phase else " before the first run")

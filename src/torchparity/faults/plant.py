@@ -49,6 +49,16 @@ class Planted:
     def __repr__(self) -> str:
         return self.__name__
 
+    def to_source(self) -> tuple[list[str], str]:
+        """Return the import and the expression that make this backend again."""
+        call = f"plant({self.fault.name!r}, where={self.where!r}, site={self.site}, size={self.size!r})"
+        return ["import torchparity.faults"], f"torchparity.faults.{call}"
+
+    def alone(self, direction: str) -> Planted:
+        """Return the backend for a forward or backward graph that is compiled by itself, as a forward one."""
+        site = self.site if direction == self.where else None
+        return Planted(self.fault, where="forward", site=site, size=self.size)
+
     def __call__(self, graph_module: GraphModule, inputs: list[Any], **options: Any) -> Any:
         """Compile as torch.compile asks a backend to."""
         return self._backend(graph_module, inputs)

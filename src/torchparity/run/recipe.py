@@ -82,14 +82,24 @@ class Recipe:
         )
         return compiled
 
+    @property
+    def traces(self) -> bool:
+        """Whether Dynamo makes the graphs, so that none made means that nothing was compiled."""
+        return True
+
+    def release(self) -> None:
+        """Let go of what was compiled."""
+        torch.compiler.reset()
+
     def to_source(self, model: str = "model") -> str:
         """Return Python source that does what `active` and `build` do."""
-        lines = ["import torch"]
+        imports, backend = self.backend_source()
+        lines = ["import torch", *imports]
         for key, value in self.config.items():
             area, name = key.split(".", 1)
             module = torchapi.CONFIG_MODULES[area]
             lines += [f"import {module}", f"{module}.{name} = {value!r}"]
-        arguments = [model, f"backend={self.backend_name()!r}"]
+        arguments = [model, f"backend={backend}"]
         if self.mode is not None:
             arguments.append(f"mode={self.mode!r}")
         if self.dynamic is not None:
@@ -100,6 +110,18 @@ class Recipe:
             arguments.append(f"options={dict(self.options)!r}")
         lines.append(f"compiled = torch.compile({', '.join(arguments)})")
         return "\n".join(lines) + "\n"
+
+    def backend_source(self) -> tuple[list[str], str]:
+        """Return the imports and the expression that name the backend in source."""
+        if isinstance(self.backend, str):
+            return registering_import(self.backend), repr(self.backend)
+        if hasattr(self.backend, "to_source"):
+            imports, expression = self.backend.to_source()
+            return list(imports), str(expression)
+        module, name = getattr(self.backend, "__module__", ""), getattr(self.backend, "__qualname__", "")
+        if not module or not name.isidentifier():
+            return [], repr(self.backend_name())
+        return [f"import {module}"], f"{module}.{name}"
 
     def backend_name(self) -> str:
         """Return a printable name of the backend."""
@@ -118,6 +140,14 @@ class Recipe:
             "config": {key: repr(value) for key, value in self.config.items()},
             "source": self.to_source(),
         }
+
+
+def registering_import(backend: str) -> list[str]:
+    """Return the import that makes torch.compile know a backend, where torch does not find it by itself."""
+    if backend not in torchapi.list_backends():
+        return []
+    module = getattr(torchapi.backend_function(backend), "__module__", "") or ""
+    return [] if module.split(".")[0] in ("torch", "torchparity", "functools", "") else [f"import {module}"]
 
 
 def suggestion(word: str, known: list[str] | tuple[str, ...], otherwise: str) -> str:

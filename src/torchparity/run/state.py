@@ -45,6 +45,18 @@ class RandomState:
         pairs = [(self.cpu, other.cpu), *zip(self.cuda, other.cuda, strict=True)]
         return all(torch.equal(left, right) for left, right in pairs)
 
+    def with_torch(self, states: Mapping[str, torch.Tensor]) -> RandomState:
+        """Return this state with torch's generators of some devices elsewhere."""
+        changed = copy.copy(self)
+        changed.cuda = list(self.cuda)
+        for name, state in states.items():
+            device = torch.device(name)
+            if device.type == "cpu":
+                changed.cpu = state
+            elif device.type == "cuda" and (device.index or 0) < len(changed.cuda):
+                changed.cuda[device.index or 0] = state
+        return changed
+
     @classmethod
     def seeded(cls, seed: int) -> RandomState:
         """Return the state right after seeding everything with one number."""

@@ -6,8 +6,8 @@ import contextlib
 import itertools
 import time
 import traceback
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -45,6 +45,7 @@ class Plan:
     loss: Loss = PROJECTION
     seed: int = 0
     input_gradients: bool = False
+    random: Mapping[str, torch.Tensor] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,7 +66,7 @@ class Runner:
         self.plan = plan
         self.callers_random = RandomState()
         self.state = ModelState(subject.model)
-        self.random = RandomState.seeded(plan.seed)
+        self.random = RandomState.seeded(plan.seed).with_torch(plan.random)
         self.calls = [CallInputs(args, kwargs, self.state) for args, kwargs in subject.calls()]
         self.device = self._device()
 

@@ -1,0 +1,133 @@
+"""Commands about cases: `capture` makes bundles, `run` judges one in a clean process, `show` only looks at one."""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from torchparity.cli.progress import ProgressLine
+from torchparity.cli.target import load_subject
+from torchparity.execute.isolated import run_bundle
+from torchparity.execute.outcome import Limits
+from torchparity.pipeline import CaptureWarning
+from torchparity.pipeline import capture as capture_cases
+from torchparity.report.machine import write_json
+from torchparity.report.terminal import render
+from torchparity.repro.bundle import read_bundle
+from torchparity.repro.values import Dense, Sparse, Symbol, Value, Wrapper
+
+GIB = 2**30
+
+
+def capture(
+    target: Annotated[str, typer.Argument(help="file.py:name or package.module:name.")],
+    out: Annotated[Path, typer.Option("--out", help="Folder for the bundles.")] = Path("cases"),
+    backend: Annotated[str, typer.Option("--backend", help="The backend the cases will be judged by.")] = "inductor",
+    train: Annotated[bool, typer.Option("--train", help="Train mode, forward and backward.")] = False,
+    backward: Annotated[bool, typer.Option("--backward", help="Backward too, in eval mode.")] = False,
+    autocast: Annotated[str | None, typer.Option("--autocast", help="Run under autocast: bfloat16 or float16.")] = None,
+    dynamic: Annotated[bool | None, typer.Option("--dynamic/--static", help="Dynamic shapes on or off.")] = None,
+    calls: Annotated[int, typer.Option("--calls", help="Calls of each graph to keep.")] = 1,
+    device: Annotated[str | None, typer.Option("--device", help="Move model and inputs there first.")] = None,
+    seed: Annotated[int, typer.Option("--seed", help="Seed of everything random.")] = 0,
+) -> None:
+    """Write every graph of one run as a bundle: after Dynamo and after AOTAutograd, forward and backward."""
+    subject = load_subject(target, device=device)
+    console = Console()
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", CaptureWarning)
+        cases = capture_cases(
+            subject,
+            backend=backend,
+            train=train,
+            backward=True if backward else None,
+            autocast=autocast,
+            dynamic=dynamic,
+            calls=calls,
+            seed=seed,
+            out=out,
+        )
+    table = Table(box=None, pad_edge=False, header_style="dim")
+    for title in ("bundle", "operations", "inputs", "from"):
+        table.add_column(title, overflow="fold")
+    for case in cases:
+        lines = case.origin.get("lines") or [""]
+        table.add_row(str(out / case.name), str(case.compute_nodes), str(len(case.inputs)), escape(lines[0]))
+    console.print(table)
+    refused = [str(entry.message) for entry in caught if issubclass(entry.category, CaptureWarning)]
+    for message in refused:
+        Console(stderr=True).print(f"[yellow]refused:[/] {escape(message)}", highlight=False)
+    raise typer.Exit(0 if cases else 2)
+
+
+def run(
+    bundle: Annotated[Path, typer.Argument(help="The folder of a bundle.")],
+    timeout: Annotated[float, typer.Option("--timeout", help="Seconds it may take.")] = 1800.0,
+    memory: Annotated[float | None, typer.Option("--memory", help="GiB of memory it may take.")] = None,
+    json: Annotated[Path | None, typer.Option("--json", help="Write everything to this file.")] = None,
+    leaves: Annotated[int, typer.Option("--leaves", help="Rows of the table.")] = 10,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")] = False,
+) -> None:
+    """Judge one bundle in a clean process.
+
+    Exit code: 0 same, 1 differs, 2 usage, 125 unknown.
+    """
+    with ProgressLine(quiet=quiet) as progress:
+        verdict = run_bundle(bundle, limits=limits_of(timeout, memory), progress=progress)
+    render(verdict, Console(), leaves=leaves)
+    if json is not None:
+        write_json(verdict, json)
+    raise typer.Exit(verdict.exit_code)
+
+
+def show(bundle: Annotated[Path, typer.Argument(help="The folder of a bundle.")]) -> None:
+    """Say what a bundle holds, without running anything of it."""
+    case = read_bundle(bundle)
+    console = Console()
+    facts: dict[str, Any] = {
+        "case": f"{case.name}, {case.direction}, after {case.level}",
+        "digest": f"{case.digest} (the files are as they were written)",
+        "operations": case.compute_nodes,
+        "backend": case.recipe.backend_name(),
+        "recipe": case.recipe.to_source().strip().splitlines()[-1],
+        "backward": case.backward,
+        "autocast": " ".join(case.autocast) if case.autocast else "no",
+        "failure": (case.signature or {}).get("summary", "none recorded"),
+        "from": (case.origin.get("lines") or ["unknown"])[0],
+        "after": (case.origin.get("after") or {}).get("reason", "the start"),
+        "written by": f"torchparity {case.environment.get('torchparity')}, torch {case.environment.get('torch')}",
+    }
+    for name, value in facts.items():
+        console.print(f"[dim]{name:>11}[/]  {escape(str(value))}", highlight=False)
+    table = Table(box=None, pad_edge=False, header_style="dim")
+    for title in ("input", "what", "bytes"):
+        table.add_column(title, overflow="fold")
+    for name, value in case.inputs:
+        size = case.storages[value.storage].data.numel() if isinstance(value, Dense) else ""
+        table.add_row(escape(name), escape(described(value)), str(size))
+    console.print(table)
+
+
+def described(value: Value) -> str:
+    """Say in a few words what an input is."""
+    if isinstance(value, Dense):
+        kind = " parameter" if value.parameter else ""
+        return f"{value.dtype}{list(value.shape)} stride {list(value.stride)} of storage {value.storage}{kind}"
+    if isinstance(value, Sparse):
+        return f"{value.layout} {list(value.shape)}"
+    if isinstance(value, Wrapper):
+        return f"{value.module}.{value.name} {list(value.shape)}"
+    if isinstance(value, Symbol):
+        return f"{value.value}, a symbolic size" + (f" = {value.expression}" if value.expression else "")
+    return value.to_source()
+
+
+def limits_of(timeout: float, memory: float | None) -> Limits:
+    """Turn the options into limits."""
+    return Limits(seconds=timeout, memory=int(memory * GIB) if memory is not None else None)

@@ -1,0 +1,101 @@
+"""What the server does once so that no query has to: import the compilers, and what they set up on first use.
+
+All of it must leave one thread and no CUDA context, or a fork would inherit locks that nobody opens.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import gc
+import importlib
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from torchparity import torchapi
+from torchparity.errors import TorchVersionError
+
+# Looked up, not imported: a version that has moved one of them is slower, not broken.
+MODULES = """
+    torch._dynamo.backends.debugging
+    torch._dynamo.dce_extra_outputs
+    torch._dynamo.repro.after_dynamo
+    torch._export.db.logging
+    torch._functorch._activation_checkpointing.remat_using_tags_for_fwd_loss_bwd_graph_pass
+    torch._functorch._aot_autograd.subclass_codegen
+    torch._higher_order_ops.passes.inline_invoke_subgraph
+    torch._inductor.bounds
+    torch._inductor.codegen.cpp
+    torch._inductor.codegen.memory_planning
+    torch._inductor.codegen.segmented_tree
+    torch._inductor.compile_fx
+    torch._inductor.extern_node_serializer
+    torch._inductor.hooks
+    torch._inductor.select_algorithm
+    torch._subclasses.schema_check_mode
+    torch.export._leakage_detection_utils
+    torch.export._trace
+    torch.export._unlift
+    torch.fx.experimental.validator
+    functorch.compile
+    sympy.tensor.tensor
+""".split()
+
+
+def warm_up(preload: list[str], *, compilers: bool, still_wanted: Callable[[], bool]) -> None:
+    """Import what queries will need, and stop half-way where nobody wants it any more."""
+    steps: list[Callable[[], Any]] = [functools.partial(importlib.import_module, name) for name in preload]
+    if compilers:
+        steps += [functools.partial(_attempt, name) for name in MODULES]
+        steps += [_forget_tuning, torchapi.list_backends]
+    if compilers and not _has_cuda():  # tracing the patterns would start CUDA, and no fork could use it after that
+        steps += [_trace_patterns, _probe_vector_instructions]
+    for step in steps:
+        if not still_wanted():
+            return
+        step()
+    gc.collect()
+    gc.freeze()  # a collection in a fork would otherwise touch, and so copy, every page
+
+
+def _has_cuda() -> bool:
+    return torch.backends.cuda.is_built() and torch.cuda.is_available()
+
+
+def _attempt(path: str) -> Any:
+    with contextlib.suppress(TorchVersionError, ImportError):
+        return torchapi.lookup(path)
+    return None
+
+
+def _forget_tuning() -> None:
+    settings = torchapi.config_module("inductor")
+    if hasattr(settings, "autotune_local_cache"):
+        settings.autotune_local_cache = False
+
+
+def _trace_patterns() -> None:
+    """Build inductor's tables of patterns, 0.5 s, without the progress bar that would start a thread."""
+    bar = _attempt("tqdm.tqdm")
+    interval = getattr(bar, "monitor_interval", None)
+    if bar is not None:
+        bar.monitor_interval = 0
+    for name in ("joint_graph", "post_grad", "pre_grad"):
+        initialise = _attempt(f"torch._inductor.fx_passes.{name}.lazy_init")
+        if initialise is not None:
+            # A cache keyed by its arguments: this is how the compiler itself calls it.
+            initialise(torch.device("cpu")) if name == "joint_graph" else initialise()
+    if bar is not None:
+        bar.monitor_interval = interval
+
+
+def _probe_vector_instructions() -> None:
+    """Find the vector instructions that the C++ compiler and this machine share: 10 s the first time, 1 s later.
+
+    The probes are kept in torch's own cache folder, as in any other process; that of the pool is new and empty.
+    """
+    pick = _attempt("torch._inductor.cpu_vec_isa.pick_vec_isa")
+    if pick is not None:
+        pick()

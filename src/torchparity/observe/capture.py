@@ -1,0 +1,194 @@
+"""Capture: one run of a model, every graph of it written down with the inputs it was called with.
+
+The recorder is a backend. It keeps the graph as Dynamo hands it over, lets AOTAutograd (inductor's own, with its
+decompositions, where the backend is inductor) make the forward and backward graphs of it, keeps those too, and runs
+them eagerly: what is captured is what eager computes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.fx import GraphModule
+
+from torchparity import torchapi
+from torchparity.errors import CaseError
+from torchparity.execute.environment import environment
+from torchparity.repro.bundle import write_bundle
+from torchparity.repro.case import Case, WrittenGraph, make_case, write_graph
+from torchparity.run.recipe import Recipe
+
+DYNAMO, AOT = "dynamo", "aot"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Refusal:
+    """A graph that could not be written down, and why."""
+
+    name: str
+    reason: str
+    hint: str
+
+
+@dataclass
+class Recorder:
+    """A torch.compile backend that turns every graph it sees into a case."""
+
+    recipe: Recipe
+    out: Path | None = None
+    calls: int = 1
+    cases: list[Case] = field(default_factory=list)
+    refusals: list[Refusal] = field(default_factory=list)
+    _graphs: int = 0
+    _break: Mapping[str, Any] | None = None
+
+    @property
+    def __name__(self) -> str:
+        return f"capture of {self.recipe.backend_name()}"
+
+    def __call__(self, graph_module: GraphModule, inputs: list[Any], **options: Any) -> Callable[..., Any]:
+        """Compile as torch.compile asks a backend to."""
+        self._graphs += 1
+        origin: dict[str, Any] = {
+            "graph": self._graphs,
+            "after": self._break,
+            "ends": torchapi.end_of_graph(graph_module),
+        }
+        self._break = origin["ends"]
+        record = self._recording(graph_module, inputs, level=DYNAMO, direction="both", origin=origin)
+        compiled = self._below(graph_module, inputs, origin)
+
+        def run(*args: Any) -> Any:
+            record(list(args))
+            return compiled(*args)
+
+        return run
+
+    def _below(self, graph_module: GraphModule, inputs: list[Any], origin: Mapping[str, Any]) -> Callable[..., Any]:
+        """Let AOTAutograd make its graphs, as the backend that is being watched would have it."""
+        if self.recipe.backend == "inductor":
+
+            def inner(graph: GraphModule, example: list[Any], **options: Any) -> Any:
+                direction = "backward" if options.get("is_backward") else "forward"
+                return self._compile(graph, example, direction, origin)
+
+            compiled: Callable[..., Any] = torchapi.compile_with_inductor(graph_module, inputs, inner)
+            return compiled
+        backend = torchapi.aot_backend(
+            forward=lambda graph, example: self._compile(graph, example, "forward", origin),
+            backward=lambda graph, example: self._compile(graph, example, "backward", origin),
+        )
+        made: Callable[..., Any] = backend(graph_module, inputs)
+        return made
+
+    def _compile(
+        self, graph: GraphModule, example: list[Any], direction: str, origin: Mapping[str, Any]
+    ) -> Callable[[list[Any]], Any]:
+        record = self._recording(graph, example, level=AOT, direction=direction, origin=origin)
+
+        def run(*args: Any) -> Any:
+            record(list(args))
+            return graph(*args)
+
+        return torchapi.boxed(run)
+
+    def _recording(
+        self, graph: GraphModule, example: list[Any], *, level: str, direction: str, origin: Mapping[str, Any]
+    ) -> Callable[[list[Any]], None]:
+        """Write a graph down now; return the function that makes a case of it and the inputs of a call."""
+        written: WrittenGraph | CaseError
+        try:
+            written = write_graph(graph, example)
+        except CaseError as error:
+            written = error
+        counter = [0]
+
+        def record(inputs: list[Any]) -> None:
+            if counter[0] == self.calls:
+                return
+            counter[0] += 1
+            number = len(self.cases) + len(self.refusals) + 1
+            name = f"{number:03d}_{level}" if level == DYNAMO else f"{number:03d}_{direction}_{level}"
+            facts = {**origin, "call": counter[0]}
+            try:
+                if isinstance(written, CaseError):
+                    raise written
+                recipe = self.recipe if level == DYNAMO else alone(self.recipe, direction)
+                case = observed_case(
+                    written, inputs, name=name, level=level, direction=direction, recipe=recipe, origin=facts
+                )
+            except CaseError as error:
+                self.refusals.append(Refusal(name=name, reason=error.message, hint=error.hint))
+                return
+            self.cases.append(case)
+            if self.out is not None:
+                write_bundle(case, self.out / name)
+
+        return record
+
+
+def alone(recipe: Recipe, direction: str) -> Recipe:
+    """Return the recipe for a graph of one direction that is compiled by itself.
+
+    A backend that treats the two directions differently says so with a method of this name.
+    """
+    backend = getattr(recipe.backend, "alone", None)
+    return recipe if backend is None else replace(recipe, backend=backend(direction))
+
+
+def observed_case(
+    graph: WrittenGraph,
+    inputs: list[Any],
+    *,
+    name: str,
+    level: str,
+    direction: str,
+    recipe: Recipe,
+    origin: Mapping[str, Any],
+) -> Case:
+    """Return the case of a graph that is about to run, under the state that it is about to run in."""
+    device = device_of(inputs)
+    with torchapi.no_dispatch_modes():
+        return make_case(
+            graph,
+            inputs,
+            name=name,
+            level=level,
+            direction=direction,
+            recipe=recipe,
+            backward=level == DYNAMO and torch.is_grad_enabled() and wants_gradients(inputs),
+            random=random_states(device),
+            autocast=ambient_autocast(device) if level == DYNAMO else None,
+            origin=origin,
+            environment=environment(device),
+        )
+
+
+def wants_gradients(inputs: list[Any]) -> bool:
+    """Tell whether a backward pass can follow."""
+    return any(isinstance(value, torch.Tensor) and value.requires_grad for value in inputs)
+
+
+def device_of(inputs: list[Any]) -> torch.device:
+    """Return the device that a graph runs on: the first that is not the CPU."""
+    devices = [value.device for value in inputs if isinstance(value, torch.Tensor) and value.device.type != "cpu"]
+    return devices[0] if devices else torch.device("cpu")
+
+
+def random_states(device: torch.device) -> dict[str, torch.Tensor]:
+    """Return where torch's generators stand."""
+    states = {"cpu": torch.get_rng_state()}
+    if device.type != "cpu":
+        states[str(device)] = torch.get_device_module(device.type).get_rng_state(device)
+    return states
+
+
+def ambient_autocast(device: torch.device) -> tuple[str, str] | None:
+    """Return device type and dtype of the autocast region that is active around a graph."""
+    if not torch.is_autocast_enabled(device.type):
+        return None
+    return device.type, str(torch.get_autocast_dtype(device.type)).removeprefix("torch.")

@@ -1,0 +1,296 @@
+"""Guard: a wrapper for any backend that catches a failing graph where it happens.
+
+level      what it does
+graph      writes a bundle where compiling or running a graph raises
+launcher   the same, and the command that minifies it
+always     writes a bundle before each graph is compiled and run, so that a segfault leaves it behind
+accuracy   judges each graph by the oracle at its first call; a difference writes a bundle and raises
+
+After its first call a graph is called directly.
+"""
+
+from __future__ import annotations
+
+import copy
+import os
+import time
+import warnings
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.fx import GraphModule
+
+from torchparity import torchapi
+from torchparity.compare.judgement import Tolerance
+from torchparity.errors import AccuracyError, ParityError, UsageError
+from torchparity.execute.ground import Settings
+from torchparity.execute.oracle import Oracle
+from torchparity.observe.capture import DYNAMO, device_of, observed_case, random_states, wants_gradients
+from torchparity.records import Failure, Status, Verdict
+from torchparity.repro.bundle import write_bundle
+from torchparity.repro.case import Case, WrittenGraph, write_graph
+from torchparity.run.recipe import Recipe, suggestion
+from torchparity.run.step import Plan, Runner, describe_failure
+from torchparity.run.subject import Subject
+
+LEVELS = ("graph", "launcher", "always", "accuracy")
+ON_DIFFERENCE = ("raise", "eager")
+RUNS = "torchparity_runs"
+
+
+class GuardWarning(UserWarning):
+    """Something the guard wants known while the program goes on."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Handed(Recipe):
+    """A recipe for a graph that Dynamo has made already: the backend gets it from our hand."""
+
+    inputs: tuple[Any, ...] = ()
+    ready: Callable[..., Any] | None = None
+    ready_config: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def traces(self) -> bool:
+        """Dynamo has done its part."""
+        return False
+
+    def release(self) -> None:
+        """Leave Dynamo alone: the user's program is in the middle of it."""
+
+    def build(self, model: Any) -> Callable[..., Any]:
+        """Return what the backend made of the graph; make it again where a setting is another one."""
+        made = self.ready
+        if made is None or dict(self.config) != dict(self.ready_config):
+            backend = torchapi.backend_function(self.backend) if isinstance(self.backend, str) else self.backend
+            with self.active():
+                made = backend(copy.deepcopy(model), list(self.inputs))
+
+        def call(*args: Any) -> Any:
+            outputs = made(*args)
+            return tuple(outputs) if isinstance(outputs, list) else outputs  # Dynamo takes either.
+
+        return call
+
+
+class Guard:
+    """A torch.compile backend that stands before another one."""
+
+    def __init__(self, recipe: Recipe, *, level: str, out: Path, on_difference: str) -> None:
+        self.recipe = recipe
+        self.level = level
+        self.on_difference = on_difference
+        self.folder = out / f"{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}"
+        self.verdicts: list[Verdict] = []
+        self.bundles: list[Path] = []
+        self.graphs = 0
+        self.__name__ = f"guard({recipe.backend_name()})"
+        name = recipe.backend
+        self._backend = torchapi.backend_function(name) if isinstance(name, str) else name
+
+    def __call__(self, graph_module: GraphModule, inputs: list[Any], **options: Any) -> Callable[..., Any]:
+        """Compile as torch.compile asks a backend to."""
+        self.graphs += 1
+        watched = Watched(self, graph_module, inputs, number=self.graphs)
+        if self.level == "always":
+            watched.save(inputs)
+        try:
+            compiled: Callable[..., Any] = self._backend(graph_module, inputs, **options)
+        except Exception as error:
+            watched.save(inputs, failure=describe_failure(error, "compile"))
+            raise
+        if self.level == "always":
+            return compiled
+        slot: list[Callable[..., Any]] = []
+
+        def first(*args: Any) -> Any:
+            slot[0] = compiled
+            slot[0] = watched.look(compiled, list(args))
+            return slot[0](*args)
+
+        def guarded(*args: Any) -> Any:
+            return slot[0](*args)
+
+        slot.append(first)
+        return guarded
+
+
+class Watched:
+    """One graph under guard, from its compilation to its first call."""
+
+    def __init__(self, guard: Guard, graph_module: GraphModule, inputs: list[Any], *, number: int) -> None:
+        self.guard = guard
+        self.name = f"{number:03d}_{DYNAMO}"
+        self.origin = {"graph": number, "ends": torchapi.end_of_graph(graph_module)}
+        self.written: WrittenGraph | ParityError
+        try:
+            self.written = write_graph(graph_module, inputs)
+        except ParityError as error:
+            self.written = error
+        with torchapi.no_dispatch_modes():
+            self.eager = copy.deepcopy(graph_module)
+
+    def look(self, compiled: Callable[..., Any], inputs: list[Any]) -> Callable[..., Any]:
+        """See how the compiled graph does on the inputs of its first call; return what is to be called from now on."""
+        case = self.case(inputs)
+        if self.guard.level == "accuracy":
+            return self.judge(compiled, inputs, case)
+        plan = self.plan(inputs)
+        subject = Subject(self.eager, tuple(inputs), name=self.name)
+        runner = Runner(subject, plan)
+        try:
+            ending = runner.run(compiled, lambda leaf: None)
+        finally:
+            runner.release()
+        if ending.failure is not None:
+            self.write(case, failure=ending.failure)
+        return compiled
+
+    def plan(self, inputs: list[Any]) -> Plan:
+        """Return how the graph is run: with a backward pass where one can follow, from the random numbers of now."""
+        backward = torch.is_grad_enabled() and wants_gradients(inputs)
+        return Plan(backward=backward, random=random_states(device_of(inputs)))
+
+    def judge(self, compiled: Callable[..., Any], inputs: list[Any], case: Case | ParityError) -> Callable[..., Any]:
+        """Ask the oracle; on a difference write the bundle and raise, or go on with eager."""
+        recipe = self.guard.recipe
+        handed = Handed(
+            backend=recipe.backend,
+            config=recipe.config,
+            inputs=tuple(inputs),
+            ready=compiled,
+            ready_config=recipe.config,
+        )
+        subject = Subject(self.eager, tuple(inputs), name=self.name)
+        try:
+            verdict = Oracle(subject, self.plan(inputs), handed, Settings(tolerance=Tolerance())).judge()
+        except ParityError as error:
+            warn(f"{self.name} could not be judged: {error.message}")
+            return compiled
+        self.guard.verdicts.append(verdict)
+        if verdict.status is Status.SAME:
+            return compiled
+        if verdict.status is Status.UNKNOWN:
+            warn(f"{self.name} cannot be judged: {verdict.reasons[0] if verdict.reasons else 'no reason given'}")
+            return compiled
+        path = self.write(case, verdict=verdict)
+        where = f"; it is in {path}" if path is not None else ""
+        message = f"graph {self.name}: {verdict.reasons[0]}{where}"
+        if self.guard.on_difference == "eager":
+            warn(f"{message}; going on with eager")
+            return self.eager.forward
+        hint = f"`torchparity run {path}` shows it again" if path is not None else "see `verdict` of this exception"
+        raise AccuracyError(message, hint=hint, verdict=verdict)
+
+    # --- writing -------------------------------------------------------------------------------------
+
+    def case(self, inputs: list[Any]) -> Case | ParityError:
+        """Return the case of the call that is about to happen, or why there is none."""
+        if isinstance(self.written, ParityError):
+            return self.written
+        try:
+            return observed_case(
+                self.written,
+                inputs,
+                name=self.name,
+                level=DYNAMO,
+                direction="both",
+                recipe=self.guard.recipe,
+                origin=self.origin,
+            )
+        except ParityError as error:
+            return error
+
+    def save(self, inputs: list[Any], *, failure: Failure | None = None) -> Path | None:
+        """Write the bundle of a graph and its inputs."""
+        return self.write(self.case(inputs), failure=failure)
+
+    def write(
+        self, case: Case | ParityError, *, failure: Failure | None = None, verdict: Verdict | None = None
+    ) -> Path | None:
+        """Write a bundle; what cannot be written is said in a warning, and the program goes on."""
+        if isinstance(case, ParityError):
+            warn(f"{self.name} was not written: {case.message} ({case.hint})")
+            return None
+        try:
+            path = write_bundle(copied(case, signature_of(failure, verdict)), self.guard.folder / self.name)
+        except (OSError, ParityError) as error:
+            warn(f"{self.name} was not written to {self.guard.folder}: {error}; the graph and its inputs are lost")
+            return None
+        self.guard.bundles.append(path)
+        if self.guard.level == "launcher" and failure is not None:
+            warn(f"{self.name} fails; make it small with `torchparity minify {path}`")
+        elif failure is not None:
+            warn(f"{self.name} fails with {failure.type}; it is in {path}")
+        return path
+
+
+def copied(case: Case, signature: Mapping[str, Any] | None) -> Case:
+    """Return a case with the signature of its failure."""
+    return case if signature is None else replace(case, signature=signature)
+
+
+def signature_of(failure: Failure | None, verdict: Verdict | None) -> dict[str, Any] | None:
+    """Return how a graph failed, as facts to recognise it by."""
+    if verdict is not None:
+        worst = verdict.worst
+        return {
+            "kind": verdict.kind,
+            "leaf": worst.path if worst is not None else "",
+            "summary": verdict.reasons[0] if verdict.reasons else "",
+        }
+    if failure is not None:
+        return {
+            "kind": "raises",
+            "type": failure.type,
+            "stage": failure.stage,
+            "frame": failure.frame,
+            "summary": f"raises {failure.type}: {failure.message}",
+        }
+    return None
+
+
+def warn(message: str) -> None:
+    """Warn in the guard's name."""
+    warnings.warn(f"torchparity: {message}", GuardWarning, stacklevel=2)
+
+
+def guard(
+    backend: str | Callable[..., Any] | None = None,
+    *,
+    level: str | None = None,
+    out: str | os.PathLike[str] | None = None,
+    on_difference: str = "raise",
+    config: Mapping[str, Any] | None = None,
+) -> Guard:
+    """Return a torch.compile backend that stands before another one and catches what goes wrong.
+
+    What is not given comes from the environment: TORCHPARITY_BACKEND (inductor), TORCHPARITY_LEVEL (accuracy)
+    and TORCHPARITY_OUT (torchparity_runs).
+    """
+    chosen = level or os.environ.get("TORCHPARITY_LEVEL") or "accuracy"
+    if chosen not in LEVELS:
+        hint = suggestion(chosen, LEVELS, f"the levels are {', '.join(LEVELS)}")
+        raise UsageError(f"there is no guard level {chosen!r}", hint=hint)
+    if on_difference not in ON_DIFFERENCE:
+        raise UsageError(f"on_difference cannot be {on_difference!r}", hint="use 'raise' or 'eager'")
+    guarded = backend or os.environ.get("TORCHPARITY_BACKEND") or "inductor"
+    if guarded == "torchparity" or isinstance(guarded, Guard):
+        raise UsageError("a guard cannot guard itself", hint="name the backend to guard, such as 'inductor'")
+    recipe = Recipe(backend=guarded, config=dict(config or {})).validated()
+    folder = Path(out or os.environ.get("TORCHPARITY_OUT") or RUNS)
+    return Guard(recipe, level=chosen, out=folder, on_difference=on_difference)
+
+
+_by_environment: dict[tuple[str | None, ...], Guard] = {}
+
+
+def backend(graph_module: GraphModule, inputs: list[Any], **options: Any) -> Callable[..., Any]:
+    """Compile for `torch.compile(model, backend="torchparity")`: a guard with the settings of the environment."""
+    settings = tuple(os.environ.get(f"TORCHPARITY_{name}") for name in ("BACKEND", "LEVEL", "OUT"))
+    if settings not in _by_environment:
+        _by_environment[settings] = guard()
+    return _by_environment[settings](graph_module, inputs, **options)

@@ -1,0 +1,181 @@
+"""A case as a folder: `repro.py`, `tensors.safetensors`, `case.json`. Written whole or not at all; read with care.
+
+Reading runs nothing: a bundle from a stranger can be looked at. Whether its files are what was written is checked
+before anything else is believed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import shutil
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from torchparity.errors import BundleError
+from torchparity.repro.case import Case, recipe_from_json
+from torchparity.repro.script import graph_section, write_script
+from torchparity.repro.tensors import read_storages, write_storages
+from torchparity.repro.values import Dense, from_json
+
+SCHEMA = 1
+FACTS, SCRIPT, TENSORS = "case.json", "repro.py", "tensors.safetensors"
+PLAIN_NAME = re.compile(r"[A-Za-z0-9_][\w.\-]*")
+USER_FILE = re.compile(r"[A-Za-z_]\w*\.py")
+AGAIN = "copy or capture it again; nothing of it was run"
+
+
+def write_bundle(case: Case, folder: Path) -> Path:
+    """Write a case as a folder, whole or not at all; return the folder. The same case gives the same bytes."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    script = write_script(case)
+    text = json.dumps(described(case, script), indent=2, sort_keys=True, ensure_ascii=False) + "\n"
+    partial = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
+    try:
+        with (partial / TENSORS).open("wb", buffering=0) as file:
+            write_storages(file, case.storages)
+            os.fsync(file.fileno())
+        for name, content in {SCRIPT: script, FACTS: text, **case.files}.items():
+            with (partial / name).open("w", encoding="utf-8") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+        partial.chmod(0o777 & ~current_umask())
+        put_in_place(partial, folder)
+    except BaseException:
+        shutil.rmtree(partial, ignore_errors=True)
+        raise
+    return folder
+
+
+def current_umask() -> int:
+    """Return the permissions that new files do not get."""
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
+
+
+def put_in_place(partial: Path, folder: Path) -> None:
+    """Give a finished folder its name; a bundle of that name makes way."""
+    if folder.exists():
+        if not (folder / FACTS).is_file() and any(folder.iterdir()):
+            raise BundleError(f"{folder} is not a bundle, and is not empty", hint="choose another folder to write to")
+        old = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
+        folder.rename(old / "old")
+        partial.rename(folder)
+        shutil.rmtree(old, ignore_errors=True)
+    else:
+        partial.rename(folder)
+
+
+def described(case: Case, script: str) -> dict[str, Any]:
+    """Return the content of `case.json`."""
+    facts = {
+        "schema": SCHEMA,
+        "name": case.name,
+        "digest": case.digest,
+        **case.facts(),
+        "compute_nodes": case.compute_nodes,
+        "signature": dict(case.signature) if case.signature else None,
+        "origin": dict(case.origin),
+        "environment": dict(case.environment),
+        "script": hashlib.sha256(script.encode()).hexdigest(),
+    }
+    return {**facts, "check": check_of(facts)}
+
+
+def check_of(facts: Mapping[str, Any]) -> str:
+    """Return a digest of everything in `case.json` but itself."""
+    rest = {key: value for key, value in facts.items() if key != "check"}
+    return hashlib.sha256(json.dumps(rest, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+
+
+# --- reading -------------------------------------------------------------------------------------
+
+
+def read_facts(folder: Path) -> dict[str, Any]:
+    """Return the content of `case.json`, checked; nothing is run."""
+    if not folder.is_dir():
+        raise BundleError(f"there is no bundle {folder}", hint="give the folder that holds case.json and repro.py")
+    missing = [name for name in (FACTS, SCRIPT, TENSORS) if not (folder / name).is_file()]
+    if missing:
+        raise BundleError(
+            f"{folder} has no {', '.join(missing)}", hint=f"a bundle is a folder with three files; {AGAIN}"
+        )
+    try:
+        facts = json.loads((folder / FACTS).read_text(encoding="utf-8"))
+        schema = facts["schema"]
+    except (ValueError, KeyError, TypeError) as error:
+        raise BundleError(f"{folder / FACTS} cannot be read: {error}", hint=AGAIN) from None
+    if not isinstance(schema, int) or schema > SCHEMA:
+        raise BundleError(
+            f"{folder} was written in schema {schema}, and this torchparity reads up to {SCHEMA}",
+            hint="upgrade torchparity, or run its repro.py with torch alone",
+        )
+    if facts.get("check") != check_of(facts):
+        raise BundleError(f"{folder / FACTS} has been changed since it was written", hint=AGAIN)
+    names = [str(facts.get("name")), *map(str, facts.get("files", {}))]
+    if not PLAIN_NAME.fullmatch(names[0]) or not all(USER_FILE.fullmatch(name) for name in names[1:]):
+        raise BundleError(f"{folder / FACTS} names files outside the bundle", hint="do not run it")
+    for name in (FACTS, SCRIPT, TENSORS, *names[1:]):
+        if (folder / name).is_symlink():
+            raise BundleError(f"{folder / name} points outside the bundle", hint="do not run it")
+    return dict(facts)
+
+
+def read_bundle(folder: Path) -> Case:
+    """Return the case in a folder, after checking that every file is what was written."""
+    folder = Path(folder)
+    facts = read_facts(folder)
+    script = read_checked(folder / SCRIPT, facts["script"])
+    files = {name: read_checked(folder / name, digest) for name, digest in facts["files"].items()}
+    try:
+        storages = read_storages(folder / TENSORS, [entry["device"] for entry in facts["storages"]])
+        case = Case(
+            name=facts["name"],
+            level=facts["level"],
+            direction=facts["direction"],
+            graph=graph_section(script),
+            inputs=tuple((name, from_json(value)) for name, value in facts["inputs"]),
+            constants=tuple((name, from_json(value)) for name, value in facts["constants"]),
+            random=tuple((name, dense(from_json(value))) for name, value in facts["random"]),
+            storages=storages,
+            recipe=recipe_from_json(facts["recipe"]),
+            backward=facts["backward"],
+            autocast=tuple(facts["autocast"]) if facts["autocast"] else None,
+            compute_nodes=facts["compute_nodes"],
+            files=files,
+            origin=facts["origin"],
+            signature=facts["signature"],
+            environment=facts["environment"],
+        )
+    except (KeyError, TypeError, ValueError) as error:
+        raise BundleError(f"{folder / FACTS} does not make a case: {error}", hint=AGAIN) from None
+    if case.digest != facts["digest"]:
+        raise BundleError(f"{folder} is not the case that was written: its digest differs", hint=AGAIN)
+    return case
+
+
+def dense(value: Any) -> Dense:
+    """Return a value that must be a dense tensor."""
+    if not isinstance(value, Dense):
+        raise TypeError("a random generator's state is not a tensor")
+    return value
+
+
+def read_checked(path: Path, digest: str) -> str:
+    """Return the text of a file that must be as it was written."""
+    try:
+        text = path.read_bytes().decode()
+    except (OSError, UnicodeDecodeError) as error:
+        raise BundleError(f"{path} cannot be read: {error}", hint=AGAIN) from None
+    if hashlib.sha256(text.encode()).hexdigest() != digest:
+        raise BundleError(
+            f"{path} has been changed since it was written",
+            hint=f"`python {path.name}` still runs it as it is; nothing of it was run here",
+        )
+    return text

@@ -1,0 +1,258 @@
+"""A case: one graph, its exact inputs, and how it was compiled. Frozen; identity is a digest."""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from torch.fx import GraphModule
+
+from torchparity import torchapi
+from torchparity.errors import CaseError
+from torchparity.repro import source
+from torchparity.repro.tensors import fingerprint
+from torchparity.repro.values import Dense, Literal, Storage, Storages, Symbol, Value, encode, encode_tensor, to_json
+from torchparity.run.recipe import Recipe
+
+LEVELS = ("dynamo", "aot")
+DIRECTIONS = ("forward", "backward", "both")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """Everything that is needed to see one graph compute, eager and compiled, in any process.
+
+    `graph` is source: imports, then classes, the last of which is `Graph`. `inputs` stand in the order of its
+    arguments. `files` are modules of the user's that the source imports. `origin` tells where it was captured,
+    `signature` how it failed; neither is part of its identity.
+    """
+
+    name: str
+    level: str
+    direction: str
+    graph: str
+    inputs: tuple[tuple[str, Value], ...]
+    constants: tuple[tuple[str, Value], ...] = ()
+    random: tuple[tuple[str, Dense], ...] = ()
+    storages: tuple[Storage, ...] = ()
+    recipe: Recipe = field(default_factory=Recipe)
+    backward: bool = False
+    autocast: tuple[str, str] | None = None
+    compute_nodes: int = 0
+    files: Mapping[str, str] = field(default_factory=dict)
+    origin: Mapping[str, Any] = field(default_factory=dict)
+    signature: Mapping[str, Any] | None = None
+    environment: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def digest(self) -> str:
+        """The identity of a case: what it computes, from what, and how it is compiled."""
+        text = json.dumps(self.facts(), sort_keys=True, separators=(",", ":"))
+        return hashlib.sha256(text.encode()).hexdigest()
+
+    def facts(self) -> dict[str, Any]:
+        """Return what makes the case the case that it is, as plain data."""
+        return {
+            "level": self.level,
+            "direction": self.direction,
+            "graph": hashlib.sha256(self.graph.encode()).hexdigest(),
+            "inputs": [[name, to_json(value)] for name, value in self.inputs],
+            "constants": [[name, to_json(value)] for name, value in self.constants],
+            "random": [[device, to_json(state)] for device, state in self.random],
+            "storages": [
+                {"device": storage.device, "bytes": storage.data.numel(), "fingerprint": fingerprint(storage.data)}
+                for storage in self.storages
+            ],
+            "recipe": recipe_to_json(self.recipe),
+            "backward": self.backward,
+            "autocast": list(self.autocast) if self.autocast else None,
+            "files": {name: hashlib.sha256(text.encode()).hexdigest() for name, text in sorted(self.files.items())},
+        }
+
+    @property
+    def symbols(self) -> dict[str, Symbol]:
+        """The sizes that the compiler knows by name."""
+        return {name: value for name, value in self.inputs if isinstance(value, Symbol)}
+
+
+@dataclass(frozen=True)
+class SourceBackend:
+    """A backend that is known by source only; it is imported when it is first asked to compile."""
+
+    imports: tuple[str, ...]
+    expression: str
+
+    @property
+    def __name__(self) -> str:
+        return self.expression
+
+    def to_source(self) -> tuple[list[str], str]:
+        """Return the imports and the expression."""
+        return list(self.imports), self.expression
+
+    def resolve(self) -> Callable[..., Any]:
+        """Run the imports and the expression; return the backend."""
+        names: dict[str, Any] = {}
+        exec("\n".join(self.imports), names)
+        backend: Callable[..., Any] = eval(self.expression, names)
+        return backend
+
+    def __call__(self, graph_module: GraphModule, inputs: list[Any], **options: Any) -> Any:
+        """Compile as the backend does."""
+        return self.resolve()(graph_module, inputs, **options)
+
+
+def recipe_to_json(recipe: Recipe) -> dict[str, Any]:
+    """Return a recipe as plain data that makes the same recipe again."""
+    imports, expression = recipe.backend_source()
+    return {
+        "backend": {"imports": imports, "expression": expression},
+        "mode": recipe.mode,
+        "dynamic": recipe.dynamic,
+        "fullgraph": recipe.fullgraph,
+        "options": {key: repr(value) for key, value in recipe.options.items()},
+        "config": {key: repr(value) for key, value in recipe.config.items()},
+    }
+
+
+def recipe_from_json(facts: Mapping[str, Any]) -> Recipe:
+    """Return the recipe; a backend that is not a name is kept as source, not run."""
+    expression, imports = str(facts["backend"]["expression"]), tuple(facts["backend"]["imports"])
+    try:
+        backend: Any = ast.literal_eval(expression)
+    except (ValueError, SyntaxError):
+        backend = SourceBackend(imports, expression)
+    return Recipe(
+        backend=backend,
+        mode=facts["mode"],
+        dynamic=facts["dynamic"],
+        fullgraph=bool(facts["fullgraph"]),
+        options={key: ast.literal_eval(value) for key, value in facts["options"].items()},
+        config={key: ast.literal_eval(value) for key, value in facts["config"].items()},
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class WrittenGraph:
+    """A graph as it was when it was compiled: its source, and what its inputs are called and sized by."""
+
+    source: source.Source
+    names: tuple[str, ...]
+    lines: tuple[str, ...]
+    symbols: Mapping[str, str]
+    sizes: Mapping[str, str]
+
+
+def write_graph(graph_module: GraphModule, inputs: list[Any]) -> WrittenGraph:
+    """Write a graph down while it is being compiled (compilers change graphs, so later is too late), or refuse."""
+    names: list[str] = []
+    sizes: dict[str, str] = {}
+    for node in graph_module.graph.nodes:
+        if node.op == "placeholder":
+            names.append(str(node.name))
+            value = node.meta.get("val", node.meta.get("example_value"))
+            if isinstance(value, torch.Tensor):
+                shape: tuple[Any, ...] = tuple(value.shape)
+                for axis, size in enumerate(shape):
+                    if isinstance(size, torch.SymInt):
+                        sizes.setdefault(torchapi.symbol_expression(size), f"{node.name}.shape[{axis}]")
+    symbols = {
+        name: torchapi.symbol_expression(value)
+        for name, value in zip(names, inputs, strict=False)
+        if isinstance(value, torch.SymInt)
+    }
+    return WrittenGraph(
+        source=source.write_graph(graph_module),
+        names=tuple(names),
+        lines=tuple(source.user_lines(graph_module)),
+        symbols=symbols,
+        sizes=sizes,
+    )
+
+
+def make_case(
+    graph: WrittenGraph,
+    inputs: list[Any],
+    *,
+    name: str,
+    level: str,
+    direction: str,
+    recipe: Recipe,
+    backward: bool = False,
+    random: Mapping[str, torch.Tensor] | None = None,
+    autocast: tuple[str, str] | None = None,
+    origin: Mapping[str, Any] | None = None,
+    environment: Mapping[str, Any] | None = None,
+) -> Case:
+    """Return the case of a graph and the inputs it is about to be called with, or refuse."""
+    if len(graph.names) != len(inputs):
+        raise CaseError(
+            f"the graph takes {len(graph.names)} inputs and {len(inputs)} were given",
+            hint="give one value for each placeholder, in order",
+        )
+    held = Storages()
+    encoded = []
+    for input_name, value in zip(graph.names, inputs, strict=True):
+        if input_name in graph.symbols and not isinstance(value, torch.Tensor):
+            encoded.append((input_name, symbol_value(value, graph.symbols[input_name], graph.sizes)))
+        else:
+            encoded.append((input_name, encode(value, input_name, held)))
+    if recipe.dynamic is None and any(isinstance(value, Symbol) for _, value in encoded):
+        recipe = replace(recipe, dynamic=True)
+    if graph.source.draws_random_numbers:
+        recipe = recipe.with_eager_random()
+    files = {**graph.source.files, **backend_files(recipe)}
+    constants = sorted(graph.source.constants.items())
+    return Case(
+        name=name,
+        level=level,
+        direction=direction,
+        graph=graph.source.text(),
+        inputs=tuple(encoded),
+        constants=tuple((path, encode_tensor(value, path, held)) for path, value in constants),
+        random=tuple((device, held.dense(state)) for device, state in sorted((random or {}).items())),
+        storages=tuple(held.found),
+        recipe=recipe,
+        backward=backward,
+        autocast=autocast,
+        compute_nodes=graph.source.compute_nodes,
+        files=files,
+        origin={"lines": list(graph.lines), **dict(origin or {})},
+        environment=dict(environment or {}),
+    )
+
+
+def backend_files(recipe: Recipe) -> dict[str, str]:
+    """Return the user's own files that a backend needs; refuse a backend that another process cannot find."""
+    imports, expression = recipe.backend_source()
+    if not isinstance(recipe.backend, str) and not imports:
+        raise CaseError(
+            f"the backend {expression} is not importable, so no other process can run it",
+            hint="define it at the top level of a module, or register it under a name",
+        )
+    needed = source.Source()
+    for line in imports:
+        source.carry_module(line.removeprefix("import "), f"the backend {expression}", needed)
+    return needed.files
+
+
+def symbol_value(given: Any, written: str, sizes: Mapping[str, str]) -> Value:
+    """Return a size with the expression that gives it, where names and plain arithmetic can say it."""
+    value = int(torchapi.symbol_hint(given)) if isinstance(given, torch.SymInt) else int(given)
+    if written.lstrip("-").isdigit():
+        return Literal(text=repr(value))
+    if written in sizes:
+        return Symbol(value=value, expression=sizes[written])
+    tree = ast.parse(written, mode="eval")
+    names = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
+    if any(isinstance(node, ast.Call) for node in ast.walk(tree)) or not names <= set(sizes):
+        return Symbol(value=value)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Name):
+            node.id = sizes[node.id]
+    return Symbol(value=value, expression=ast.unparse(tree))

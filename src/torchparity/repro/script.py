@@ -1,0 +1,154 @@
+"""The script of a case: the graph, its inputs and its recipe as source, and below them what reads and judges."""
+
+from __future__ import annotations
+
+import linecache
+import sys
+import types
+from pathlib import Path
+
+from torchparity.repro.case import Case
+from torchparity.repro.values import Symbol
+from torchparity.run.operators import EXACT
+from torchparity.version import __version__
+
+STANDALONE = Path(__file__).with_name("standalone.py")
+GRAPH, INPUTS = "# --- the graph ", "# --- its inputs "
+COMPILER, BELOW = "# --- the compiler ", "# --- below here"
+
+
+def rule(title: str) -> str:
+    """Return a section line of one length."""
+    return f"{title}{'-' * (100 - len(title))}"
+
+
+def write_script(case: Case) -> str:
+    """Return the text of `repro.py`."""
+    upper, lower = STANDALONE.read_text(encoding="utf-8").split(BELOW, 1)
+    imports = upper[upper.index("import argparse") : upper.index("# What the upper half")]
+    path = "sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))\n" if case.files else ""
+    parts = [
+        f'"""{describe(case)}"""\n\nfrom __future__ import annotations\n',
+        imports.rstrip() + "\n" + path,
+        f"{rule(GRAPH)}\n\n{case.graph}",
+        bound_model(case),
+        f"{rule(INPUTS)}\n\n{inputs_source(case)}",
+        f"{rule(COMPILER)}\n\n{compiler_source(case)}",
+        f"{BELOW}{lower}",
+        'if __name__ == "__main__":\n    raise SystemExit(main())\n',
+    ]
+    return "\n\n".join(part.strip("\n") for part in parts if part.strip()) + "\n"
+
+
+def graph_section(text: str) -> str:
+    """Return the graph's source out of the text of a `repro.py`; raises ValueError where there is none."""
+    start = text.index("\n", text.index(f"\n{GRAPH}") + 1) + 1
+    end = min(place for place in (text.find("\nclass Bound(", start), text.index(f"\n{INPUTS}", start)) if place >= 0)
+    return text[start:end].strip("\n") + "\n"
+
+
+def describe(case: Case) -> str:
+    """Return the head of the script: what it is, and how to run it."""
+    needs = (
+        "torchparity, for the fault planted in its compiler"
+        if "torchparity" in str(case.recipe.backend_source())
+        else ""
+    )
+    title = f"{case.name}: does the compiled graph compute what the graph computes?"
+    facts = f"{case.compute_nodes} operations, {case.direction}, as the graph stands after {case.level.upper()}"
+    if case.level == "dynamo":
+        facts = facts.replace("DYNAMO", "Dynamo")
+    torch_version = case.environment.get("torch", "")
+    lines = [title, "", f"{facts}; captured with torch {torch_version} by torchparity {__version__}."]
+    if case.signature:
+        lines.append(f"It was seen to fail: {case.signature.get('summary', case.signature.get('kind', ''))}.")
+    lines += [
+        "",
+        "    python repro.py",
+        "",
+        "Exit code: 0 same, 1 differs, 2 usage, 125 unknown (for `git bisect run`).",
+    ]
+    lines.append(f"Needs torch and {needs}." if needs else "Needs torch alone.")
+    return "\n".join(lines).replace("\\", "/").replace('"""', "'''") + "\n"
+
+
+def bound_model(case: Case) -> str:
+    """Return a module that derives the symbolic sizes from the tensors, where there are any to derive."""
+    derived = {name: value.expression for name, value in case.symbols.items() if value.expression}
+    if not derived:
+        return ""
+    given = [name for name, _ in case.inputs if name not in derived]
+    lines = [
+        "class Bound(torch.nn.Module):",
+        '    """The graph with its sizes taken from the tensors, so that they may stay symbolic."""',
+        "",
+        "    def __init__(self, graph):",
+        "        super().__init__()",
+        "        self.graph = graph",
+        "",
+        f"    def forward(self, {', '.join(given)}):",
+        *(f"        {name} = {expression}" for name, expression in derived.items()),
+        f"        return self.graph({', '.join(name for name, _ in case.inputs)})",
+    ]
+    return "\n".join(lines)
+
+
+def inputs_source(case: Case) -> str:
+    """Return the functions that make the model, its inputs and the random generators' states."""
+    derived = {name for name, value in case.symbols.items() if isinstance(value, Symbol) and value.expression}
+    model = "Bound(graph)" if derived else "graph"
+    lines = ["def make_model(read):", "    graph = Graph()"]
+    lines += [f"    attach(graph, {path!r}, {value.to_source()})" for path, value in case.constants]
+    lines += [f"    return {model}", "", "", "def make_inputs(read):", "    return ["]
+    lines += [f"        {value.to_source()},  # {name}" for name, value in case.inputs if name not in derived]
+    lines += ["    ]", "", "", "def random_states(read):"]
+    states = ", ".join(f"{device!r}: {state.to_source()}" for device, state in case.random)
+    lines += [f"    return {{{states}}}", "", ""]
+    lines += [f"DEVICES = {tuple(storage.device for storage in case.storages)!r}"]
+    lines += [f"BACKWARD = {case.backward}"]
+    autocast = f"({case.autocast[0]!r}, torch.{case.autocast[1]})" if case.autocast else "None"
+    lines += [f"AUTOCAST = {autocast}"]
+    return "\n".join(lines)
+
+
+def compiler_source(case: Case) -> str:
+    """Return the function that compiles, and the operations whose results are exact."""
+    recipe = case.recipe.to_source("model").rstrip().replace("compiled = ", "return ")
+    lines = ["def compile_model(model):", *(f"    {line}" for line in recipe.splitlines() if line != "import torch")]
+    return "\n".join(lines) + "\n\n\n" + exact_names()
+
+
+def exact_names() -> str:
+    """Return the names of operations that do not round, folded to the width of a page."""
+    lines, line = [], ""
+    for name in sorted(EXACT):
+        if len(line) + len(name) > 95:
+            lines.append(line.strip())
+            line = ""
+        line += f" {name}"
+    body = "\n    ".join([*lines, line.strip()])
+    return f'EXACT = frozenset("""\n    {body}\n""".split())'
+
+
+def load_script(text: str, path: str, files: dict[str, str] | None = None) -> types.ModuleType:
+    """Run the text of a `repro.py` as a module of its own, without its `main`."""
+    for name, content in (files or {}).items():
+        load_file(name.removesuffix(".py"), content)
+    module = types.ModuleType("torchparity_case")
+    module.__file__ = path
+    # Tracebacks and compilers look source up by file name.
+    linecache.cache[path] = (len(text), None, text.splitlines(keepends=True), path)
+    sys.modules[module.__name__] = module
+    exec(compile(text, path, "exec"), module.__dict__)
+    return module
+
+
+def load_file(name: str, content: str) -> None:
+    """Make a user's module importable from its text, unless it is there already."""
+    if name in sys.modules:
+        return
+    module = types.ModuleType(name)
+    module.__file__ = f"{name}.py"
+    linecache.cache[module.__file__] = (len(content), None, content.splitlines(keepends=True), module.__file__)
+    sys.modules[name] = module
+    exec(compile(content, module.__file__, "exec"), module.__dict__)

@@ -1,0 +1,261 @@
+"""A captured graph as readable source: classes with a `forward`, shapes in comments, and the imports they need."""
+
+from __future__ import annotations
+
+import builtins
+import enum
+import importlib.util
+import inspect
+import re
+import sys
+import types
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.fx import GraphModule, Node
+
+from torchparity import torchapi
+from torchparity.errors import CaseError
+from torchparity.repro.values import literal
+
+# Graphs up to this many nodes are printed without the assignments that free memory early.
+SHORT = 60
+# Names that torch.fx lets generated code use without an import of its own.
+GIVEN = {"torch", "NoneType", "fx_pytree", "pytree"}
+ALWAYS = {"inf": "from math import inf", "nan": "from math import nan", "device": "from torch import device"}
+# Operators that only pick, measure or pass on.
+BOOKKEEPING = (
+    "getitem",
+    "sym_size",
+    "sym_stride",
+    "sym_numel",
+    "_enter_autocast",
+    "_exit_autocast",
+    "_set_grad_enabled",
+)
+RANDOM = re.compile(
+    r"dropout|rand|bernoulli|multinomial|normal_|uniform_|exponential_|geometric_|cauchy_|poisson|rrelu"
+)
+
+
+@dataclass
+class Source:
+    """What a graph needs to be written: classes, imports, constants, and files of the user's own."""
+
+    classes: list[str] = field(default_factory=list)
+    imports: set[str] = field(default_factory=set)
+    constants: dict[str, torch.Tensor] = field(default_factory=dict)
+    files: dict[str, str] = field(default_factory=dict)
+    compute_nodes: int = 0
+    draws_random_numbers: bool = False
+
+    def text(self) -> str:
+        """Return the imports and the classes, ready to run below `import torch`."""
+        parts = ["\n".join(sorted(self.imports)), *self.classes]
+        return "\n\n\n".join(part for part in parts if part).strip("\n") + "\n"
+
+
+def write_graph(graph_module: GraphModule) -> Source:
+    """Return the source of a graph and of every graph inside it, or refuse with the reason."""
+    source = Source()
+    _write_class(graph_module, "Graph", source, prefix="")
+    try:
+        compile(source.text(), "repro.py", "exec")
+    except SyntaxError as error:
+        raise CaseError(
+            f"the graph cannot be written as Python source: {error.msg}: {(error.text or '').strip()[:200]}",
+            hint="some argument of an operation has no source form; make it a number, a string or a tensor",
+        ) from None
+    return source
+
+
+def _write_class(graph_module: GraphModule, name: str, source: Source, prefix: str) -> None:
+    """Write one graph as a class, after the graphs it calls."""
+    children = []
+    for target in sorted({str(node.target) for node in graph_module.graph.nodes if node.op == "get_attr"}):
+        value = attribute(graph_module, target)
+        if isinstance(value, GraphModule):
+            child = f"{name}_{re.sub(r'[^0-9a-zA-Z_]', '_', target)}"
+            _write_class(value, child, source, prefix=f"{prefix}{target}.")
+            children.append(f"attach(self, {target!r}, {child}())")
+        elif isinstance(value, torch.Tensor):
+            source.constants[prefix + target] = value
+        else:
+            raise CaseError(
+                f"the graph uses {target}, a {type(value).__name__}, which cannot be written down",
+                hint="pass it as an input, or make it a tensor",
+            )
+    nodes = list(graph_module.graph.nodes)
+    for node in nodes:
+        _inspect(node, source)
+    body = _forward(graph_module, source, short=len(nodes) <= SHORT)
+    lines = [f"class {name}(torch.nn.Module):"]
+    if children:
+        lines += [
+            "    def __init__(self):",
+            "        super().__init__()",
+            *(f"        {child}" for child in children),
+            "",
+        ]
+    lines += [f"    {line}" if line.strip() else "" for line in body.splitlines()]
+    source.classes.append("\n".join(lines).rstrip())
+
+
+def _forward(graph_module: GraphModule, source: Source, *, short: bool) -> str:
+    """Return the text of `forward`, and note what it imports."""
+    graph = torchapi.plain_copy(graph_module.graph)
+    code = graph.python_code("self", verbose=True)
+    for name, value in code.globals.items():
+        if name in ALWAYS:
+            if re.search(rf"\b{name}\b", code.src):
+                source.imports.add(ALWAYS[name])
+        elif name not in GIVEN:
+            source.imports.add(import_line(name, value, source))
+    lines = [line for line in code.src.strip("\n").splitlines() if "No stacktrace found" not in line]
+    if short:
+        lines = [re.sub(r";  (\w+ = )+None$", "", line) for line in lines]
+    text = "\n".join(lines)
+    return re.sub(r"\n\s*\n(\s*\n)+", "\n\n", text)
+
+
+def attribute(module: torch.nn.Module, target: str) -> Any:
+    """Return what a `get_attr` node fetches."""
+    value: Any = module
+    for part in target.split("."):
+        value = getattr(value, part)
+    return value
+
+
+# --- what a node is made of ----------------------------------------------------------------------
+
+
+def _inspect(node: Node, source: Source) -> None:
+    """Count a node, note what its operator needs, and refuse what source cannot say."""
+    if node.op == "call_module":
+        raise CaseError(
+            f"the graph calls the module {node.target}, whose code is not part of the graph",
+            hint="capture with torch.compile, which traces into modules, or trace with more detail",
+        )
+    if node.op not in ("call_function", "call_method"):
+        return
+    name = operation_name(node)
+    if not name.split(".")[0].endswith(BOOKKEEPING) and not _is_symbolic(node):
+        source.compute_nodes += 1
+    source.draws_random_numbers |= bool(RANDOM.search(str(node.target))) or _draws(node)
+    if "triton_kernel_wrapper" in name:
+        raise CaseError(
+            f"{node.name} runs a Triton kernel of the user's, known to this process only by its number",
+            hint="wrap the kernel with torch.library.triton_op in an importable module",
+        )
+    for value in torchapi.tree_leaves([list(node.args), dict(node.kwargs)]):
+        _inspect_argument(node, value)
+    if isinstance(node.target, torchapi.OpOverload):
+        _import_operator(node.target, source)
+
+
+def _inspect_argument(node: Node, value: Any) -> None:
+    if isinstance(value, Node | torch.SymInt | torch.SymFloat | torch.SymBool | enum.Enum | type):
+        return
+    if isinstance(value, (types.FunctionType, types.BuiltinFunctionType, torchapi.OpOverload)):
+        return
+    if literal(value) is None:
+        raise CaseError(
+            f"{node.name} takes a {type(value).__name__}, which source cannot say",
+            hint="make it a number, a string or a tensor",
+        )
+
+
+def operation_name(node: Node) -> str:
+    """Return the operation's name without its overload: `add`, `relu`, `cond`."""
+    target = node.target
+    if isinstance(target, torchapi.OpOverload):
+        return torchapi.base_name(target).split("::")[-1]
+    return str(getattr(target, "__name__", target))
+
+
+def _is_symbolic(node: Node) -> bool:
+    value = node.meta.get("val", node.meta.get("example_value"))
+    return isinstance(value, torch.SymInt | torch.SymFloat | torch.SymBool | int | float)
+
+
+def _draws(node: Node) -> bool:
+    return isinstance(node.target, torchapi.OpOverload) and torchapi.is_random(node.target)
+
+
+# --- imports -------------------------------------------------------------------------------------
+
+
+def import_line(name: str, value: Any, source: Source) -> str:
+    """Return the line that makes a name mean what it means in the graph."""
+    if isinstance(value, types.ModuleType):
+        return f"import {value.__name__}" if value.__name__ == name else f"import {value.__name__} as {name}"
+    module, qualified = getattr(value, "__module__", None), getattr(value, "__qualname__", None)
+    if value in vars(builtins).values() and qualified:
+        return f"{name} = {qualified}"
+    if not module or not qualified or "<locals>" in qualified:
+        raise CaseError(
+            f"the graph uses {qualified or name}, which has no name to import it by",
+            hint="move it to the top level of a module",
+        )
+    carry_module(module, qualified, source)
+    if "." in qualified:
+        return f"import {module}\n{name} = {module}.{qualified}"
+    return f"from {module} import {qualified}" + (f" as {name}" if name != qualified else "")
+
+
+def _import_operator(operator: Any, source: Source) -> None:
+    """Note the import that registers a custom operator, and carry its file along where it is the user's own."""
+    namespace = torchapi.base_name(operator).split("::")[0]
+    if torchapi.is_builtin_namespace(namespace):
+        return
+    module = torchapi.operator_module(operator)
+    if module is None:
+        raise CaseError(
+            f"the custom operator {torchapi.base_name(operator)} does not tell which module registers it",
+            hint="register it with torch.library.custom_op in an importable module",
+        )
+    carry_module(module, torchapi.base_name(operator), source)
+    source.imports.add(f"import {module}")
+
+
+def carry_module(module: str, what: str, source: Source) -> None:
+    """See to it that a module can be imported: installed ones by name, the user's own as a copy beside the script."""
+    loaded = sys.modules.get(module)
+    path = inspect.getsourcefile(loaded) if loaded is not None and getattr(loaded, "__file__", None) else None
+    if module != "__main__" and path is not None and is_installed(Path(path)):
+        return
+    if module != "__main__" and loaded is not None and path is None:
+        return  # Built in.
+    if module == "__main__" or path is None or "." in module:
+        raise CaseError(
+            f"{what} is defined in {module}, which another process cannot import",
+            hint="put it into a module of its own, a file beside the model",
+        )
+    source.files[f"{module}.py"] = Path(path).read_text(encoding="utf-8")
+
+
+def is_installed(path: Path) -> bool:
+    """Tell whether a file belongs to Python or to an installed package."""
+    homes = [Path(entry) for entry in sys.path if "site-packages" in entry or "dist-packages" in entry]
+    standard = importlib.util.find_spec("json")
+    if standard is not None and standard.origin is not None:
+        homes.append(Path(standard.origin).parent.parent)
+    torchparity_home = Path(__file__).resolve().parents[1]
+    return any(path.resolve().is_relative_to(home.resolve()) for home in [*homes, torchparity_home])
+
+
+def user_lines(graph_module: GraphModule) -> Iterator[str]:
+    """Yield the user's source lines that a graph comes from, as `file:line in function`, each once, in order."""
+    seen = set()
+    for node in graph_module.graph.nodes:
+        trace = node.meta.get("stack_trace") or node.stack_trace
+        found = re.findall(r'File "(.+?)", line (\d+), in (\S+)', trace or "")
+        if found:
+            file, number, function = found[-1]
+            line = f"{file}:{number} in {function}"
+            if line not in seen:
+                seen.add(line)
+                yield line

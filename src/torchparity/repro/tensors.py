@@ -1,0 +1,130 @@
+"""The tensors of a case in one safetensors file: storages as they lie in memory, written and read in one go.
+
+The format is simple enough (a length, a JSON header, the bytes) that writing it straight from memory costs one
+pass; the library copies first. A file written here is read by any safetensors reader, and the tests do so.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import struct
+import zlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import torch
+
+from torchparity.errors import BundleError
+from torchparity.repro.values import Storage
+
+CODES = {
+    torch.float64: "F64",
+    torch.float32: "F32",
+    torch.float16: "F16",
+    torch.bfloat16: "BF16",
+    torch.float8_e4m3fn: "F8_E4M3",
+    torch.float8_e5m2: "F8_E5M2",
+    torch.int64: "I64",
+    torch.int32: "I32",
+    torch.int16: "I16",
+    torch.int8: "I8",
+    torch.uint64: "U64",
+    torch.uint32: "U32",
+    torch.uint16: "U16",
+    torch.uint8: "U8",
+    torch.bool: "BOOL",
+}
+SIZES = {code: dtype.itemsize for dtype, code in CODES.items()}
+LARGEST_HEADER = 100_000_000
+# Bytes that the fingerprint takes together. Sums of words times odd numbers are no faster, and lose pairs of signs.
+PAGE = 1 << 16
+
+
+def header_of(storages: Sequence[Storage]) -> bytes:
+    """Return the header of the file, padded so that the data begin at a multiple of eight."""
+    entries: dict[str, Any] = {}
+    offset = 0
+    for number, storage in enumerate(storages):
+        code = CODES.get(storage.dtype, "U8")
+        size = storage.data.numel()
+        entries[str(number)] = {
+            "dtype": code,
+            "shape": [size // SIZES[code]],
+            "data_offsets": [offset, offset + size],
+        }
+        offset += size
+    text = json.dumps(entries, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    return struct.pack("<Q", len(text)) + text
+
+
+def write_storages(file: BinaryIO, storages: Sequence[Storage]) -> None:
+    """Write storages as a safetensors file."""
+    write_all(file, memoryview(header_of(storages)))
+    for storage in storages:
+        write_all(file, memoryview(storage.data.numpy()))
+
+
+def write_all(file: BinaryIO, data: memoryview) -> None:
+    """Write every byte: an unbuffered file takes 2 GiB at most, and less where the disk is nearly full."""
+    while len(data):
+        data = data[file.write(data) :]
+
+
+def read_header(path: Path) -> dict[str, tuple[str, int, int]]:
+    """Return dtype, begin and end in the file of every storage, or say what is wrong with the file."""
+    size = path.stat().st_size
+    with path.open("rb") as file:
+        try:
+            (length,) = struct.unpack("<Q", file.read(8))
+            if length > min(size - 8, LARGEST_HEADER):
+                raise ValueError("its header is longer than the file")
+            entries = json.loads(file.read(length))
+            found = {}
+            for name, entry in entries.items():
+                if name == "__metadata__":
+                    continue
+                begin, end = (int(offset) for offset in entry["data_offsets"])
+                if begin < 0 or end < begin or 8 + length + end > size:
+                    raise ValueError(f"storage {name} lies outside the file")
+                found[str(name)] = (str(entry["dtype"]), 8 + length + begin, 8 + length + end)
+        except (ValueError, KeyError, TypeError, struct.error, AttributeError, RecursionError) as error:
+            raise BundleError(
+                f"{path.name} is damaged: {error}",
+                hint="copy the bundle again; nothing of it was run",
+            ) from None
+    return found
+
+
+def read_storages(path: Path, devices: Sequence[str]) -> tuple[Storage, ...]:
+    """Read every storage of a file, to the CPU; `devices` says where each one lived."""
+    header = read_header(path)
+    wanted = {str(number) for number in range(len(devices))}
+    if set(header) != wanted:
+        raise BundleError(
+            f"{path.name} holds {len(header)} storages and case.json tells of {len(devices)}",
+            hint="the two files are not of one case; copy the bundle again",
+        )
+    dtypes = {code: dtype for dtype, code in CODES.items()}
+    storages = []
+    with path.open("rb") as file:
+        for number, device in enumerate(devices):
+            code, begin, end = header[str(number)]
+            data = torch.empty(end - begin, dtype=torch.uint8)
+            file.seek(begin)
+            if data.numel() and file.readinto(data.numpy().data) != end - begin:
+                raise BundleError(f"{path.name} ends too early", hint="copy the bundle again")
+            storages.append(Storage(data=data, device=device, dtype=dtypes.get(code, torch.uint8)))
+    return tuple(storages)
+
+
+def fingerprint(data: torch.Tensor) -> str:
+    """Return a digest of bytes, nearly at the speed of memory: the CRC of every page, then SHA-256 of these.
+
+    It tells damage and change, not malice.
+    """
+    view = memoryview(data.numpy())
+    sums = [zlib.crc32(view[start : start + PAGE]) for start in range(0, len(view), PAGE)]
+    return hashlib.sha256(struct.pack(f"<Q{len(sums)}I", len(view), *sums)).hexdigest()
