@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test test-all lint types check bench-oracle clean
+.PHONY: demo test test-all lint types check bench-oracle bench-cases clean
 
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -32,6 +32,9 @@ check: lint types test
 
 bench-oracle: $(STAMP)  ## ours, stock and assert_close, in one run
 	$(BIN)/python -m benchmarks.oracle
+
+bench-cases: $(STAMP)  ## what cases cost, as ratios
+	$(BIN)/python -m benchmarks.cases
 
 clean:
 	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache

@@ -109,3 +109,70 @@ def test_operator_doors():
     assert torchapi.written_arguments(aten.add.out) == ("out",)
     assert torchapi.base_name(aten.add.Tensor) == "aten::add"
     assert callable(torchapi.higher_order_kernel(torch.ops.higher_order.cond))
+
+
+def test_symbols_tell_their_value_and_how_they_are_written():
+    seen = []
+
+    def backend(graph_module, inputs):
+        seen.extend(value for value in inputs if isinstance(value, torch.SymInt))
+        return graph_module.forward
+
+    torch.compiler.reset()
+    torch.compile(lambda x: x * x.shape[0], backend=backend, dynamic=True)(torch.ones(5))
+    assert torchapi.symbol_hint(seen[0]) == 5
+    assert torchapi.symbol_expression(seen[0]).startswith("s")
+
+
+def test_a_fake_tensor_has_no_values():
+    assert torchapi.is_fake(torch.empty(2, device="meta"))
+    assert not torchapi.is_fake(torch.empty(2))
+
+
+def test_a_plain_copy_computes_the_same():
+    graph_module = torch.fx.symbolic_trace(lambda x, y: (x + y, x * y))
+    copied = torch.fx.GraphModule({}, torchapi.plain_copy(graph_module.graph))
+    assert copied(torch.tensor(2.0), torch.tensor(3.0)) == (5.0, 6.0)
+
+
+def test_the_end_of_a_graph_is_told_by_its_break():
+    ends = []
+
+    def backend(graph_module, inputs):
+        ends.append(torchapi.end_of_graph(graph_module))
+        return graph_module.forward
+
+    def function(x):
+        x = x + 1
+        torch._dynamo.graph_break()
+        return x * 2
+
+    torch.compiler.reset()
+    torch.compile(function, backend=backend)(torch.ones(2))
+    assert ends[0] is not None
+    assert "test_torchapi.py" in ends[0]["line"]
+    assert ends[1] is None
+
+
+def test_modes_are_left_outside():
+    class Loud(torchapi.TorchDispatchMode):
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            raise AssertionError("seen")
+
+    with Loud(), torchapi.no_dispatch_modes():
+        assert (torch.ones(2) + 1).sum() == 4
+
+
+def test_a_backend_is_found_by_name():
+    assert callable(torchapi.backend_function("aot_eager"))
+
+
+def test_a_custom_operator_tells_its_module():
+    @torch.library.custom_op("torchparity_test::twice", mutates_args=())
+    def twice(x: torch.Tensor) -> torch.Tensor:
+        return x * 2
+
+    assert torchapi.operator_module(torch.ops.torchparity_test.twice.default) == __name__
+    assert torchapi.operator_module(torch.ops.aten.add.Tensor) is None
+    assert torchapi.is_builtin_namespace("aten")
+    assert not torchapi.is_builtin_namespace("torchparity_test")

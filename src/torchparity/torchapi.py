@@ -120,7 +120,9 @@ def boxed(function: Callable[..., Any]) -> Callable[[list[Any]], Any]:
 
 def compile_with_inductor(graph_module: Any, inputs: list[Any], inner_compile: Any) -> Any:
     """Run the whole of inductor with another function in place of its last step."""
-    return lookup("torch._inductor.compile_fx.compile_fx")(graph_module, inputs, inner_compile=inner_compile)
+    # A graph that was compiled before would come from the cache, whatever the last step is.
+    with patched_config({"functorch.enable_autograd_cache": False}):
+        return lookup("torch._inductor.compile_fx.compile_fx")(graph_module, inputs, inner_compile=inner_compile)
 
 
 def inductor_inner_compile() -> Callable[..., Any]:

@@ -241,7 +241,7 @@ def leaves_a_daemon(payload, announce):
         os.setsid()
         if os.fork() == 0:
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
-            while True:
+            for _ in range(6000):
                 with contextlib.suppress(OSError):
                     Path(tempfile.gettempdir(), f"{time.monotonic_ns()}").write_text("still here")
                 time.sleep(0.01)
@@ -250,15 +250,27 @@ def leaves_a_daemon(payload, announce):
     return "parent"
 
 
-def leaves_a_hydra(payload, announce):
-    """Each process forks the next one and ends, each in a session of its own."""
+def _hydra():
+    """Each process forks the next one and ends, each in a session of its own. Not for ever: it may get away."""
+    end = time.monotonic() + 60
     if os.fork() == 0:
-        while True:
+        while time.monotonic() < end:
             os.setsid()
             if os.fork() != 0:
                 os._exit(0)
             time.sleep(0.001)
+        os._exit(0)
+
+
+def leaves_a_hydra(payload, announce):
+    _hydra()
     return "parent"
+
+
+def keeps_a_hydra(payload, announce):
+    _hydra()
+    announce("it lives")
+    time.sleep(1000)
 
 
 def leaves_another_program(payload, announce):

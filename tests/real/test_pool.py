@@ -333,8 +333,9 @@ def test_a_query_that_ends_the_server_is_answered_and_the_others_go_on(pool, kin
 
 
 def test_a_server_killed_from_outside_is_replaced(pool):
-    running = pool.submit("hostile:leaves_a_daemon", None)
-    wait_for(lambda: processes.children(pool.server.process.pid))
+    phases = []
+    running = pool.submit("hostile:keeps_a_hydra", None, on_phase=phases.append)
+    wait_for(lambda: phases == ["it lives"])
     pool.server.process.kill()
     assert running.result().ending is Ending.KILLED
     assert run(pool, "returns").ending is Ending.RETURNED

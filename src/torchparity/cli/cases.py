@@ -13,16 +13,20 @@ from rich.table import Table
 
 from torchparity.cli.progress import ProgressLine
 from torchparity.cli.target import load_subject
+from torchparity.errors import UsageError
 from torchparity.execute.isolated import run_bundle
 from torchparity.execute.outcome import Limits
+from torchparity.execute.pool import Pool
 from torchparity.pipeline import CaptureWarning
 from torchparity.pipeline import capture as capture_cases
+from torchparity.records import Status
 from torchparity.report.machine import write_json
 from torchparity.report.terminal import render
 from torchparity.repro.bundle import read_bundle
 from torchparity.repro.values import Dense, Sparse, Symbol, Value, Wrapper
 
 GIB = 2**30
+WORST_FIRST = (Status.DIFFERS, Status.UNKNOWN, Status.SAME)
 
 
 def capture(
@@ -68,6 +72,7 @@ def capture(
 
 def run(
     bundle: Annotated[Path, typer.Argument(help="The folder of a bundle.")],
+    times: Annotated[int, typer.Option("--times", help="Judge it so often, each time in a process of its own.")] = 1,
     timeout: Annotated[float, typer.Option("--timeout", help="Seconds it may take.")] = 1800.0,
     memory: Annotated[float | None, typer.Option("--memory", help="GiB of memory it may take.")] = None,
     json: Annotated[Path | None, typer.Option("--json", help="Write everything to this file.")] = None,
@@ -78,9 +83,18 @@ def run(
 
     Exit code: 0 same, 1 differs, 2 usage, 125 unknown.
     """
-    with ProgressLine(quiet=quiet) as progress:
-        verdict = run_bundle(bundle, limits=limits_of(timeout, memory), progress=progress)
+    if times < 1:
+        raise UsageError(f"{times} times is never", hint="use --times 1 or more")
+    case = read_bundle(bundle)
+    with ProgressLine(quiet=quiet) as progress, Pool(workers=1) as pool:
+        limits = limits_of(timeout, memory)
+        verdicts = [run_bundle(bundle, pool=pool, limits=limits, progress=progress) for _ in range(times)]
+    verdict = min(verdicts, key=lambda entry: WORST_FIRST.index(entry.status))
     render(verdict, Console(), leaves=leaves)
+    if case.signature is not None or times > 1:
+        kind = (case.signature or {}).get("kind", verdict.kind)
+        again = sum(entry.status is Status.DIFFERS and entry.kind == kind for entry in verdicts)
+        print(f"  reproduced {again} of {times}" + (f": {case.signature['summary']}" if case.signature else ""))
     if json is not None:
         write_json(verdict, json)
     raise typer.Exit(verdict.exit_code)

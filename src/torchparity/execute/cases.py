@@ -17,9 +17,10 @@ from torchparity.errors import ResourceError
 from torchparity.execute.ground import CANDIDATE_RUNS, NOISE_RUNS, Settings
 from torchparity.execute.oracle import Oracle
 from torchparity.records import ProgressCallback, Verdict
-from torchparity.repro.bundle import SCRIPT, read_bundle
+from torchparity.repro.bundle import read_bundle
 from torchparity.repro.case import Case, SourceBackend
 from torchparity.repro.script import load_script, write_script
+from torchparity.repro.source import SCRIPT
 from torchparity.run.step import Plan
 from torchparity.run.subject import Subject
 
@@ -82,7 +83,13 @@ def judge_case(
     )
     recipe = case.recipe
     if isinstance(recipe.backend, SourceBackend):
-        recipe = replace(recipe, backend=recipe.backend.resolve())
+        try:
+            recipe = replace(recipe, backend=recipe.backend.resolve())
+        except (ImportError, AttributeError) as error:
+            raise ResourceError(
+                f"the compiler of the case cannot be had here: {error}",
+                hint=f"see to it that these work: {'; '.join(case.recipe.backend_source()[0])}",
+            ) from None
     settings = Settings(
         tolerance=tolerance or Tolerance(),
         noise_runs=noise_runs,

@@ -92,16 +92,18 @@ class Connection:
         if self.ready and not self.is_lost():
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self.process.wait(LEAVE_SECONDS)
-        processes.kill_all(self._left)
+        others: set[int] = set()
+
+        def left() -> set[int]:
+            self.process.poll()  # the server itself is one of them, and would stay a zombie
+            return processes.marked(MARK, self.mark, others=others)
+
+        processes.kill_until_gone(left, seconds=LEAVE_SECONDS)
         if self.process.poll() is None:
             self.process.kill()
         with contextlib.suppress(subprocess.TimeoutExpired):
             self.process.wait(LEAVE_SECONDS)
-        processes.wait_until_gone(self._left, seconds=LEAVE_SECONDS)
         return self._last_words()
-
-    def _left(self) -> set[int]:
-        return processes.marked(MARK, self.mark)
 
     def _last_words(self) -> str:
         code = self.process.returncode

@@ -94,15 +94,26 @@ def _families() -> dict[int, set[int]]:
     return found
 
 
-def marked(name: str, value: str) -> set[int]:
-    """Return the processes, this one apart, that were started with `name=value` in their environment."""
+def marked(name: str, value: str, *, others: set[int] | None = None) -> set[int]:
+    """Return the processes, this one apart, that were started with `name=value` in their environment.
+
+    `others` is filled with those that were not, and these are not looked at again: who chases processes
+    that fork faster than all environments can be read passes the same set each time.
+    """
     wanted = f"{name}={value}".encode()
+    others = set() if others is None else others
+    others.add(os.getpid())
     found = set()
     for folder in _process_folders():
+        if int(folder.name) in others:
+            continue
         with contextlib.suppress(OSError):
-            if wanted in (folder / "environ").read_bytes().split(b"\0"):
+            environment = (folder / "environ").read_bytes()
+            if wanted in environment.split(b"\0"):
                 found.add(int(folder.name))
-    return found - {os.getpid()}
+            elif environment:  # a process that is just ending shows none
+                others.add(int(folder.name))
+    return found
 
 
 def is_stopped(pid: int) -> bool:
@@ -189,13 +200,14 @@ def kill_all(find: Callable[[], set[int]]) -> set[int]:
     return stopped
 
 
-def wait_until_gone(find: Callable[[], set[int]], *, seconds: float) -> bool:
-    """Wait for processes of which this one is not the parent; tell whether none is left."""
+def kill_until_gone(find: Callable[[], set[int]], *, seconds: float) -> bool:
+    """Kill every process that `find` names until it names none; return False where some outlive the time."""
     end = time.monotonic() + seconds
     while find():
         if time.monotonic() > end:
             return False
-        time.sleep(0.002)
+        kill_all(find)
+        time.sleep(0.001)
     return True
 
 

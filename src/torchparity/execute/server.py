@@ -262,10 +262,7 @@ class Server:
             self.reap()  # a zombie would be found for ever
             return find()
 
-        end = time.monotonic() + GONE_SECONDS
-        while left() and time.monotonic() < end:
-            processes.kill_all(left)
-            time.sleep(0.001)
+        processes.kill_until_gone(left, seconds=GONE_SECONDS)
 
 
 def main(descriptor: int, root: Path, settings: Mapping[str, Any]) -> None:

@@ -18,24 +18,25 @@ import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch.fx import GraphModule
 
 from torchparity import torchapi
 from torchparity.compare.judgement import Tolerance
-from torchparity.errors import AccuracyError, ParityError, UsageError
+from torchparity.errors import AccuracyError, CaseError, ParityError, UsageError
 from torchparity.execute.ground import Settings
 from torchparity.execute.oracle import Oracle
 from torchparity.observe.capture import DYNAMO, device_of, observed_case, random_states, wants_gradients
 from torchparity.records import Failure, Status, Verdict
 from torchparity.repro.bundle import write_bundle
-from torchparity.repro.case import Case, WrittenGraph, write_graph
+from torchparity.repro.case import Case, write_graph
 from torchparity.run.recipe import Recipe, suggestion
 from torchparity.run.step import Plan, Runner, describe_failure
 from torchparity.run.subject import Subject
 
+T = TypeVar("T")
 LEVELS = ("graph", "launcher", "always", "accuracy")
 ON_DIFFERENCE = ("raise", "eager")
 RUNS = "torchparity_runs"
@@ -125,11 +126,7 @@ class Watched:
         self.guard = guard
         self.name = f"{number:03d}_{DYNAMO}"
         self.origin = {"graph": number, "ends": torchapi.end_of_graph(graph_module)}
-        self.written: WrittenGraph | ParityError
-        try:
-            self.written = write_graph(graph_module, inputs)
-        except ParityError as error:
-            self.written = error
+        self.written = attempt(lambda: write_graph(graph_module, inputs))
         with torchapi.no_dispatch_modes():
             self.eager = copy.deepcopy(graph_module)
 
@@ -191,9 +188,10 @@ class Watched:
         """Return the case of the call that is about to happen, or why there is none."""
         if isinstance(self.written, ParityError):
             return self.written
-        try:
-            return observed_case(
-                self.written,
+        written = self.written
+        return attempt(
+            lambda: observed_case(
+                written,
                 inputs,
                 name=self.name,
                 level=DYNAMO,
@@ -201,8 +199,7 @@ class Watched:
                 recipe=self.guard.recipe,
                 origin=self.origin,
             )
-        except ParityError as error:
-            return error
+        )
 
     def save(self, inputs: list[Any], *, failure: Failure | None = None) -> Path | None:
         """Write the bundle of a graph and its inputs."""
@@ -226,6 +223,17 @@ class Watched:
         elif failure is not None:
             warn(f"{self.name} fails with {failure.type}; it is in {path}")
         return path
+
+
+def attempt(action: Callable[[], T]) -> T | ParityError:
+    """Return what an action makes, or why it makes nothing: writing a graph down must not end the user's program."""
+    try:
+        return action()
+    except ParityError as error:
+        return error
+    except Exception as error:  # noqa: BLE001 - the program goes on, and the warning says what was lost
+        hint = "this is a defect of torchparity: please report it"
+        return CaseError(f"{type(error).__name__}: {error}", hint=hint)
 
 
 def copied(case: Case, signature: Mapping[str, Any] | None) -> Case:

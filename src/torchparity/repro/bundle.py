@@ -12,18 +12,21 @@ import os
 import re
 import shutil
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from torchparity.errors import BundleError
-from torchparity.repro.case import Case, recipe_from_json
+import torch
+
+from torchparity.errors import BundleError, CaseError
+from torchparity.repro.case import DIRECTIONS, LEVELS, Case, recipe_from_json
 from torchparity.repro.script import graph_section, write_script
+from torchparity.repro.source import SCRIPT
 from torchparity.repro.tensors import read_storages, write_storages
-from torchparity.repro.values import Dense, from_json
+from torchparity.repro.values import Dense, RandomGenerator, Sparse, Value, Wrapper, from_json
 
 SCHEMA = 1
-FACTS, SCRIPT, TENSORS = "case.json", "repro.py", "tensors.safetensors"
+FACTS, TENSORS = "case.json", "tensors.safetensors"
 PLAIN_NAME = re.compile(r"[A-Za-z0-9_][\w.\-]*")
 USER_FILE = re.compile(r"[A-Za-z_]\w*\.py")
 AGAIN = "copy or capture it again; nothing of it was run"
@@ -31,6 +34,8 @@ AGAIN = "copy or capture it again; nothing of it was run"
 
 def write_bundle(case: Case, folder: Path) -> Path:
     """Write a case as a folder, whole or not at all; return the folder. The same case gives the same bytes."""
+    if not PLAIN_NAME.fullmatch(case.name):
+        raise CaseError(f"a case cannot be called {case.name!r}", hint="use letters, digits, `_`, `.` and `-`")
     folder.parent.mkdir(parents=True, exist_ok=True)
     script = write_script(case)
     text = json.dumps(described(case, script), indent=2, sort_keys=True, ensure_ascii=False) + "\n"
@@ -62,12 +67,18 @@ def current_umask() -> int:
 def put_in_place(partial: Path, folder: Path) -> None:
     """Give a finished folder its name; a bundle of that name makes way."""
     if folder.exists():
-        if not (folder / FACTS).is_file() and any(folder.iterdir()):
+        if not folder.is_dir() or (not (folder / FACTS).is_file() and any(folder.iterdir())):
             raise BundleError(f"{folder} is not a bundle, and is not empty", hint="choose another folder to write to")
         old = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
-        folder.rename(old / "old")
-        partial.rename(folder)
-        shutil.rmtree(old, ignore_errors=True)
+        try:
+            folder.rename(old / "old")
+            partial.rename(folder)
+        except BaseException:
+            if not folder.exists() and (old / "old").exists():
+                (old / "old").rename(folder)
+            raise
+        finally:
+            shutil.rmtree(old, ignore_errors=True)
     else:
         partial.rename(folder)
 
@@ -109,19 +120,22 @@ def read_facts(folder: Path) -> dict[str, Any]:
     try:
         facts = json.loads((folder / FACTS).read_text(encoding="utf-8"))
         schema = facts["schema"]
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise BundleError(f"{folder / FACTS} cannot be read: {error}", hint=AGAIN) from None
-    if not isinstance(schema, int) or schema > SCHEMA:
+    if type(schema) is not int or not 1 <= schema <= SCHEMA:
         raise BundleError(
             f"{folder} was written in schema {schema}, and this torchparity reads up to {SCHEMA}",
             hint="upgrade torchparity, or run its repro.py with torch alone",
         )
     if facts.get("check") != check_of(facts):
         raise BundleError(f"{folder / FACTS} has been changed since it was written", hint=AGAIN)
-    names = [str(facts.get("name")), *map(str, facts.get("files", {}))]
-    if not PLAIN_NAME.fullmatch(names[0]) or not all(USER_FILE.fullmatch(name) for name in names[1:]):
+    files = facts.get("files")
+    if not isinstance(files, dict):
+        raise BundleError(f"{folder / FACTS} does not make a case: it lists no files", hint=AGAIN)
+    plain = all(USER_FILE.fullmatch(name) and name != SCRIPT for name in files)
+    if not plain or not PLAIN_NAME.fullmatch(str(facts.get("name"))):
         raise BundleError(f"{folder / FACTS} names files outside the bundle", hint="do not run it")
-    for name in (FACTS, SCRIPT, TENSORS, *names[1:]):
+    for name in (FACTS, SCRIPT, TENSORS, *files):
         if (folder / name).is_symlink():
             raise BundleError(f"{folder / name} points outside the bundle", hint="do not run it")
     return dict(facts)
@@ -131,9 +145,9 @@ def read_bundle(folder: Path) -> Case:
     """Return the case in a folder, after checking that every file is what was written."""
     folder = Path(folder)
     facts = read_facts(folder)
-    script = read_checked(folder / SCRIPT, facts["script"])
-    files = {name: read_checked(folder / name, digest) for name, digest in facts["files"].items()}
     try:
+        script = read_checked(folder / SCRIPT, facts["script"])
+        files = {name: read_checked(folder / name, digest) for name, digest in facts["files"].items()}
         storages = read_storages(folder / TENSORS, [entry["device"] for entry in facts["storages"]])
         case = Case(
             name=facts["name"],
@@ -153,11 +167,41 @@ def read_bundle(folder: Path) -> Case:
             signature=facts["signature"],
             environment=facts["environment"],
         )
-    except (KeyError, TypeError, ValueError) as error:
-        raise BundleError(f"{folder / FACTS} does not make a case: {error}", hint=AGAIN) from None
-    if case.digest != facts["digest"]:
+        check_values(case)
+        digest = case.digest
+    except (KeyError, TypeError, ValueError, AttributeError, SyntaxError, RecursionError) as error:
+        raise BundleError(f"{folder / FACTS} does not make a case: {error!r}", hint=AGAIN) from None
+    if digest != facts["digest"]:
         raise BundleError(f"{folder} is not the case that was written: its digest differs", hint=AGAIN)
     return case
+
+
+def check_values(case: Case) -> None:
+    """Raise ValueError unless level and direction are known and every tensor lies within its storage."""
+    if case.level not in LEVELS or case.direction not in DIRECTIONS:
+        raise ValueError(f"there is no graph after {case.level}, {case.direction}")
+    for part in dense_parts([value for _, value in (*case.inputs, *case.constants, *case.random)]):
+        dtype = getattr(torch, str(part.dtype), None)
+        if not isinstance(dtype, torch.dtype) or len(part.shape) != len(part.stride):
+            raise ValueError(f"there is no tensor {part.to_source()}")
+        if not 0 <= part.storage < len(case.storages) or min((part.offset, *part.shape, *part.stride)) < 0:
+            raise ValueError(f"{part.to_source()} lies in no storage")
+        last = part.offset + sum((size - 1) * step for size, step in zip(part.shape, part.stride, strict=True))
+        if 0 not in part.shape and (last + 1) * dtype.itemsize > case.storages[part.storage].data.numel():
+            raise ValueError(f"{part.to_source()} reaches beyond its storage")
+
+
+def dense_parts(values: Iterable[Value]) -> Iterator[Dense]:
+    """Yield every strided tensor that values are made of."""
+    for value in values:
+        if isinstance(value, Dense):
+            yield value
+        elif isinstance(value, Sparse):
+            yield from value.parts
+        elif isinstance(value, Wrapper):
+            yield from (part for _, part in value.parts)
+        elif isinstance(value, RandomGenerator):
+            yield value.state
 
 
 def dense(value: Any) -> Dense:

@@ -124,7 +124,8 @@ def recipe_from_json(facts: Mapping[str, Any]) -> Recipe:
     """Return the recipe; a backend that is not a name is kept as source, not run."""
     expression, imports = str(facts["backend"]["expression"]), tuple(facts["backend"]["imports"])
     try:
-        backend: Any = ast.literal_eval(expression)
+        # A name that an import must register first is source as well: who only reads need not have it.
+        backend: Any = SourceBackend(imports, expression) if imports else ast.literal_eval(expression)
     except (ValueError, SyntaxError):
         backend = SourceBackend(imports, expression)
     return Recipe(
@@ -235,10 +236,24 @@ def backend_files(recipe: Recipe) -> dict[str, str]:
             f"the backend {expression} is not importable, so no other process can run it",
             hint="define it at the top level of a module, or register it under a name",
         )
+    for key, value in [*recipe.options.items(), *recipe.config.items()]:
+        if not is_spoken(value):
+            raise CaseError(
+                f"the compiler setting {key} is a {type(value).__name__}, which source cannot say",
+                hint="leave it out, or make it a number, a string, or a list or dict of these",
+            )
     needed = source.Source()
     for line in imports:
         source.carry_module(line.removeprefix("import "), f"the backend {expression}", needed)
     return needed.files
+
+
+def is_spoken(value: Any) -> bool:
+    """Tell whether the `repr` of a value is source that makes it again."""
+    try:
+        return bool(ast.literal_eval(repr(value)) == value)
+    except (ValueError, SyntaxError):
+        return False
 
 
 def symbol_value(given: Any, written: str, sizes: Mapping[str, str]) -> Value:

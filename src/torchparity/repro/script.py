@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import importlib
+import importlib.abc
+import importlib.machinery
+import inspect
 import linecache
 import sys
 import types
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
+from torchparity.errors import ResourceError
 from torchparity.repro.case import Case
+from torchparity.repro.source import module_text
 from torchparity.repro.values import Symbol
 from torchparity.run.operators import EXACT
 from torchparity.version import __version__
@@ -96,7 +104,8 @@ def bound_model(case: Case) -> str:
 def inputs_source(case: Case) -> str:
     """Return the functions that make the model, its inputs and the random generators' states."""
     derived = {name for name, value in case.symbols.items() if isinstance(value, Symbol) and value.expression}
-    model = "Bound(graph)" if derived else "graph"
+    model = "as_graphs(graph)" if "\n        attach(self, " in case.graph else "graph"
+    model = f"Bound({model})" if derived else model
     lines = ["def make_model(read):", "    graph = Graph()"]
     lines += [f"    attach(graph, {path!r}, {value.to_source()})" for path, value in case.constants]
     lines += [f"    return {model}", "", "", "def make_inputs(read):", "    return ["]
@@ -132,23 +141,55 @@ def exact_names() -> str:
 
 def load_script(text: str, path: str, files: dict[str, str] | None = None) -> types.ModuleType:
     """Run the text of a `repro.py` as a module of its own, without its `main`."""
-    for name, content in (files or {}).items():
-        load_file(name.removesuffix(".py"), content)
     module = types.ModuleType("torchparity_case")
     module.__file__ = path
     # Tracebacks and compilers look source up by file name.
     linecache.cache[path] = (len(text), None, text.splitlines(keepends=True), path)
     sys.modules[module.__name__] = module
-    exec(compile(text, path, "exec"), module.__dict__)
+    search = list(sys.path)
+    try:
+        load_files(files or {})
+        exec(compile(text, path, "exec"), module.__dict__)
+    finally:
+        sys.path[:] = search
     return module
 
 
-def load_file(name: str, content: str) -> None:
-    """Make a user's module importable from its text, unless it is there already."""
-    if name in sys.modules:
-        return
-    module = types.ModuleType(name)
-    module.__file__ = f"{name}.py"
-    linecache.cache[module.__file__] = (len(content), None, content.splitlines(keepends=True), module.__file__)
-    sys.modules[name] = module
-    exec(compile(content, module.__file__, "exec"), module.__dict__)
+class Carried(importlib.abc.InspectLoader, importlib.abc.MetaPathFinder):
+    """Finds the user's modules in the texts that a case carries."""
+
+    def __init__(self, files: Mapping[str, str]) -> None:
+        self.files = files
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> importlib.machinery.ModuleSpec | None:
+        """Return how to load a module, where it is one of ours."""
+        return importlib.machinery.ModuleSpec(name, self, origin=name) if f"{name}.py" in self.files else None
+
+    def get_source(self, fullname: str) -> str:
+        """Return the text of a module."""
+        return self.files[f"{fullname}.py"]
+
+
+def load_files(files: Mapping[str, str]) -> None:
+    """Import the user's modules from their texts, unless they are here already."""
+    finder = Carried(files)
+    sys.meta_path.insert(0, finder)
+    try:
+        for file in files:
+            name = file.removesuffix(".py")
+            if loaded_text(sys.modules.get(name) or importlib.import_module(name)) != files[file]:
+                raise ResourceError(
+                    f"the case brings a module {name}, and another one of that name is loaded here",
+                    hint="run the case in a process of its own, as `torchparity run` does",
+                )
+    finally:
+        sys.meta_path.remove(finder)
+
+
+def loaded_text(module: types.ModuleType) -> str | None:
+    """Return the source that a module was made of, where it can be had."""
+    loader = getattr(module.__spec__, "loader", None)
+    if isinstance(loader, Carried):
+        return loader.get_source(module.__name__)
+    path = inspect.getsourcefile(module) if getattr(module, "__file__", None) else None
+    return module_text(Path(path)) if path is not None else None

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import ast
 import builtins
 import enum
 import importlib.util
 import inspect
+import io
 import re
 import sys
+import tokenize
 import types
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -21,6 +24,7 @@ from torchparity import torchapi
 from torchparity.errors import CaseError
 from torchparity.repro.values import literal
 
+SCRIPT = "repro.py"
 # Graphs up to this many nodes are printed without the assignments that free memory early.
 SHORT = 60
 # Names that torch.fx lets generated code use without an import of its own.
@@ -161,6 +165,10 @@ def _inspect_argument(node: Node, value: Any) -> None:
         return
     if isinstance(value, (types.FunctionType, types.BuiltinFunctionType, torchapi.OpOverload)):
         return
+    if isinstance(value, slice):
+        for end in (value.start, value.stop, value.step):
+            _inspect_argument(node, end)
+        return
     if literal(value) is None:
         raise CaseError(
             f"{node.name} takes a {type(value).__name__}, which source cannot say",
@@ -229,12 +237,40 @@ def carry_module(module: str, what: str, source: Source) -> None:
         return
     if module != "__main__" and loaded is not None and path is None:
         return  # Built in.
-    if module == "__main__" or path is None or "." in module:
+    if module == "__main__" or path is None or "." in module or hasattr(loaded, "__path__"):
         raise CaseError(
             f"{what} is defined in {module}, which another process cannot import",
             hint="put it into a module of its own, a file beside the model",
         )
-    source.files[f"{module}.py"] = Path(path).read_text(encoding="utf-8")
+    name = f"{module}.py"
+    if name == SCRIPT:
+        raise CaseError(f"{what} is defined in {name}, as the script of a bundle is called", hint="rename the file")
+    if name not in source.files:
+        source.files[name] = module_text(Path(path))
+        for other in sorted(imported_modules(source.files[name]) & set(sys.modules)):
+            carry_module(other, f"a part of {module}", source)
+
+
+def module_text(path: Path) -> str:
+    """Return the text of a Python file, or refuse: a bundle holds UTF-8."""
+    data = path.read_bytes()
+    try:
+        if tokenize.detect_encoding(io.BytesIO(data).readline)[0] in ("utf-8", "utf-8-sig"):
+            return importlib.util.decode_source(data)
+    except (SyntaxError, UnicodeDecodeError):
+        pass
+    raise CaseError(f"{path.name} is not written in UTF-8", hint="save it in UTF-8, and capture again")
+
+
+def imported_modules(text: str) -> set[str]:
+    """Return the first part of every name that a file imports, wherever the import stands."""
+    found = set()
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Import):
+            found |= {alias.name.split(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            found.add(node.module.split(".")[0])
+    return found
 
 
 def is_installed(path: Path) -> bool:

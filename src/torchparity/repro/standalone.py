@@ -120,7 +120,7 @@ def attach(module: torch.nn.Module, path: str, value: Any) -> None:
     if isinstance(value, torch.Tensor) and not isinstance(value, torch.nn.Parameter):
         module.register_buffer(name, value)
     else:
-        setattr(module, name, as_graph(value) if isinstance(value, torch.nn.Module) else value)
+        setattr(module, name, value)
 
 
 class Tracer(torch.fx.Tracer):
@@ -148,12 +148,30 @@ class Recording(TorchFunctionMode):
         return self.tracer.create_proxy("call_function", func, tuple(args), dict(kwargs or {}))
 
 
-def as_graph(module: torch.nn.Module) -> torch.nn.Module:
-    """Return a body as the graph module that higher-order operators ask for."""
-    tracer = Tracer()
-    with Recording(tracer):
-        graph = tracer.trace(module)
-    return torch.fx.GraphModule(module, graph)
+@contextlib.contextmanager
+def recorded_operators(tracer: Tracer) -> Any:
+    """Record calls of higher-order operators too, before these look at their arguments."""
+    kinds = {kind for operator in torch._ops._higher_order_ops.values() for kind in type(operator).__mro__}
+    held = {kind: vars(kind)["__call__"] for kind in kinds if "__call__" in vars(kind)}
+    try:
+        for kind in held:
+            kind.__call__ = lambda self, *args, **kwargs: tracer.create_proxy("call_function", self, args, kwargs)  # type: ignore[method-assign]
+        yield
+    finally:
+        for kind, call in held.items():
+            kind.__call__ = call  # type: ignore[method-assign]
+
+
+def as_graphs(module: torch.nn.Module) -> torch.nn.Module:
+    """Turn the bodies inside a model, innermost first, into the graph modules that higher-order operators ask for."""
+    for name, body in list(module.named_children()):
+        as_graphs(body)
+        if type(body) is not torch.nn.Module:
+            tracer = Tracer()
+            with Recording(tracer), recorded_operators(tracer):
+                graph = tracer.trace(body)
+            setattr(module, name, torch.fx.GraphModule(body, graph))
+    return module
 
 
 class Noise(TorchDispatchMode):
@@ -280,7 +298,7 @@ def numbers(value: torch.Tensor) -> torch.Tensor:
     value = value.to_dense() if value.layout != torch.strided else value
     value = torch.view_as_real(value.resolve_conj()) if value.is_complex() else value
     value = value.resolve_neg().double()
-    return value.reshape(-1, value.shape[-1] if value.dim() > 1 else max(1, value.numel()))
+    return value.reshape(-1, value.shape[-1] if value.dim() > 1 and value.numel() else max(1, value.numel()))
 
 
 class Expected:
@@ -354,14 +372,20 @@ def same(left: Any, right: Any) -> bool:
         return type(left) is type(right) and bool(left == right or left != left)
     if left.dtype != right.dtype or left.shape != right.shape or left.layout != right.layout:
         return False
+    if not floats(left):
+        return bool(torch.equal(left.to_dense(), right.to_dense()))
     return bool(torch.equal(numbers(left).nan_to_num(nan=1e99), numbers(right).nan_to_num(nan=1e99)))
 
 
 def judge(read: Reader) -> int:
     """Compare the compiled graph with the graph; return the exit code."""
-    error, eager = attempt(lambda: run(read))
     model = make_model(read.fresh())
-    pair = (model, compile_model(model))
+    missing, compiled = attempt(lambda: compile_model(model))  # Compilation itself happens at the first call.
+    if missing is not None:
+        print(f"UNKNOWN: the compiler cannot be had: {missing!r}")
+        return 125
+    error, eager = attempt(lambda: run(read))
+    pair = (model, compiled)
     compiled_error, candidates = attempt(lambda: [run(read, pair) for _ in range(2)])
     if error is not None:
         print(f"{'UNKNOWN' if compiled_error else 'DIFFERS'}: the graph itself raises {error!r}")
@@ -401,7 +425,7 @@ def scores(expected: Any, flips: Any, eager: Leaves, found: Leaves, path: str) -
         return expected[path].score(right)  # type: ignore[no-any-return]
     forgiven = any(same(right, leaf) for leaf in flips[path]) or (
         isinstance(left, torch.Tensor)
-        and left.shape == right.shape
+        and all(leaf.shape == left.shape for leaf in [right, *flips[path]])
         and bool(((left == right) | torch.stack([leaf != left for leaf in flips[path]]).any(0)).all())
     )
     return (0.0, 0.0, 0.0) if forgiven else (math.inf, math.inf, 0.0)
@@ -451,10 +475,18 @@ def main() -> int:
         print(f"error: the inputs cannot be read: {error}", file=sys.stderr)
         print("hint: tensors.safetensors belongs beside repro.py; copy the whole folder", file=sys.stderr)
         return 2
-    return judge(read)
+    failure, answer = attempt(lambda: judge(read))
+    if failure is not None:
+        traceback.print_exception(failure)
+        print("UNKNOWN: the judgement itself failed")
+        return 125
+    return int(answer)
 
 
 def available(device: str) -> bool:
     """Tell whether a device is here."""
-    kind = torch.device(device).type
-    return kind == "cpu" or bool(torch.get_device_module(kind).is_available())
+    wanted = torch.device(device)
+    if wanted.type == "cpu":
+        return True
+    module = torch.get_device_module(wanted.type)
+    return bool(module.is_available()) and (wanted.index or 0) < module.device_count()

@@ -64,7 +64,7 @@ def write_storages(file: BinaryIO, storages: Sequence[Storage]) -> None:
     """Write storages as a safetensors file."""
     write_all(file, memoryview(header_of(storages)))
     for storage in storages:
-        write_all(file, memoryview(storage.data.numpy()))
+        write_all(file, storage.data.numpy().data)
 
 
 def write_all(file: BinaryIO, data: memoryview) -> None:
@@ -125,6 +125,6 @@ def fingerprint(data: torch.Tensor) -> str:
 
     It tells damage and change, not malice.
     """
-    view = memoryview(data.numpy())
+    view = data.numpy().data
     sums = [zlib.crc32(view[start : start + PAGE]) for start in range(0, len(view), PAGE)]
     return hashlib.sha256(struct.pack(f"<Q{len(sums)}I", len(view), *sums)).hexdigest()

@@ -244,7 +244,7 @@ def encode_tensor(tensor: torch.Tensor, name: str, storages: Storages) -> Value:
         )
     if torchapi.is_plain(tensor):
         return storages.dense(tensor)
-    if torchapi.is_wrapper(type(tensor)):
+    if torchapi.is_wrapper(type(tensor)) and not tensor.is_nested:
         return encode_wrapper(tensor, name, storages)
     inner = tensor.detach()
     if tensor.layout == torch.sparse_coo:
