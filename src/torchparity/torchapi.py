@@ -193,9 +193,9 @@ def is_fake(tensor: torch.Tensor) -> bool:
     return isinstance(tensor, lookup("torch._subclasses.FakeTensor")) or tensor.device.type == "meta"
 
 
-def symbol_hint(symbol: Any) -> int | float | bool:
-    """Return the value that a symbolic number has in the run that is traced."""
-    hint: int | float | bool = symbol.node.hint
+def symbol_hint(symbol: Any) -> int | float | bool | None:
+    """Return the value that a symbolic number has in the run that is traced; None where it has none (ragged sizes)."""
+    hint: int | float | bool | None = getattr(symbol.node, "hint", None)
     return hint
 
 

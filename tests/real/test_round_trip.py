@@ -279,7 +279,10 @@ def nested_conditions():
 def constants_in_bodies():
     def run(x):
         return torch.cond(
-            x.sum() > -99, lambda x: x + torch.tensor([1.0, 2.0, 4.0]), lambda x: x * torch.tensor([3.0, 2.0, 1.0]), (x,)
+            x.sum() > -99,
+            lambda x: x + torch.tensor([1.0, 2.0, 4.0]),
+            lambda x: x * torch.tensor([3.0, 2.0, 1.0]),
+            (x,),
         )
 
     return run, (torch.randn(3),)
@@ -496,7 +499,7 @@ def parametrized_recurrence():
     return run, (torch.randn(3, 2, 4),)
 
 
-OPERATOR = '''
+OPERATOR = """
 import torch
 
 
@@ -511,7 +514,7 @@ def _(x, by):
 
 
 bent.register_autograd(lambda context, gradient: (gradient * 0.5, None))
-'''
+"""
 
 
 def kept_by(function: Callable[..., Any], calls: list[tuple[Any, ...]], asked: Program) -> list[tuple[Case, Results]]:

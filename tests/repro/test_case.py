@@ -1,12 +1,15 @@
 from __future__ import annotations
 
+import importlib
+import sys
 from dataclasses import replace
 
 import pytest
 import torch
-
 from tests.repro.graphs import case_of, doubling, graph_of, small_case
+
 from torchparity.errors import CaseError
+from torchparity.execute.cases import load_case
 from torchparity.repro.case import SourceBackend, make_case, recipe_from_json, recipe_to_json, symbol_value, write_graph
 from torchparity.repro.values import Literal, Symbol
 from torchparity.run.recipe import Recipe
@@ -183,7 +186,12 @@ def test_random_operations_ask_for_eagers_random_numbers():
 def test_a_missing_input_is_refused():
     with pytest.raises(CaseError, match="the graph takes 1 inputs and 2 were given"):
         make_case(
-            write_graph(doubling(), [VALUES]), [VALUES, VALUES], name="x", level="aot", direction="both", recipe=Recipe()
+            write_graph(doubling(), [VALUES]),
+            [VALUES, VALUES],
+            name="x",
+            level="aot",
+            direction="both",
+            recipe=Recipe(),
         )
 
 
@@ -200,3 +208,41 @@ def test_a_missing_input_is_refused():
 )
 def test_a_symbol_is_told_by_the_sizes_of_tensors_where_it_can_be(written, expected):
     assert symbol_value(12, written, {"s1": "x.shape[0]", "s2": "y.shape[2]"}) == expected
+
+
+SUBCLASS = """
+import torch
+
+
+class Scaled(torch.Tensor):
+    @staticmethod
+    def __new__(cls, inner, factor):
+        made = torch.Tensor._make_wrapper_subclass(cls, inner.shape, dtype=inner.dtype)
+        made.inner, made.factor = inner, factor
+        return made
+
+    def __tensor_flatten__(self):
+        return ["inner"], self.factor
+
+    @staticmethod
+    def __tensor_unflatten__(parts, factor, shape, stride):
+        return Scaled(parts["inner"], factor)
+
+    @classmethod
+    def __torch_dispatch__(cls, function, types, args=(), kwargs=None):
+        return NotImplemented
+"""
+
+
+def test_the_class_of_a_tensor_travels_with_its_file(tmp_path, monkeypatch):
+    (tmp_path / "case_test_subclass.py").write_text(SUBCLASS)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    module = importlib.import_module("case_test_subclass")
+    case = case_of(graph_of(lambda graph, x: (x,), ["x"]), [module.Scaled(VALUES, 0.5)])
+    del sys.modules["case_test_subclass"], sys.path[0]
+    assert dict(case.files) == {"case_test_subclass.py": SUBCLASS}
+    (rebuilt,) = load_case(case).make()[1]
+    assert type(rebuilt).__name__ == "Scaled"
+    assert rebuilt.factor == 0.5
+    assert torch.equal(rebuilt.inner, VALUES)
+    del sys.modules["case_test_subclass"]

@@ -44,7 +44,9 @@ def test_source_without_imports_begins_with_its_class():
 
 def test_constants_are_named_by_their_path():
     table = torch.randn(3)
-    graph = graph_of(lambda graph, x: (graph.call_function(torch.add, (x, graph.get_attr("table"))),), ["x"], table=table)
+    graph = graph_of(
+        lambda graph, x: (graph.call_function(torch.add, (x, graph.get_attr("table"))),), ["x"], table=table
+    )
     source = write_graph(graph)
     assert source.constants == {"table": table}
     assert torch.equal(made(source)(torch.ones(3))[0], table + 1)
@@ -53,10 +55,9 @@ def test_constants_are_named_by_their_path():
 def test_bodies_become_classes_with_their_own_constants():
     def body(number):
         held = torch.tensor([float(number)])
-        inner = graph_of(
+        return graph_of(
             lambda graph, x: (graph.call_function(torch.add, (x, graph.get_attr("held"))),), ["x"], held=held
         )
-        return inner
 
     def build(graph, flag, x):
         chosen = (flag, graph.get_attr("yes"), graph.get_attr("no"), (x,))

@@ -8,8 +8,9 @@ import torch
 from safetensors.torch import load_file
 
 from torchparity.errors import BundleError
-from torchparity.repro.tensors import CODES, PAGE, fingerprint, read_storages, write_all, write_storages
-from torchparity.repro.values import Storage, copied_storage
+from torchparity.repro.checksum import PAGE, fingerprint
+from torchparity.repro.tensors import CODES, read_storages, write_all, write_storages
+from torchparity.repro.values import copied_storage
 
 
 def written(path, storages):
@@ -25,7 +26,7 @@ def as_bytes(tensor):
 def test_the_safetensors_library_reads_what_is_written(tmp_path):
     tensors = [torch.randint(0, 100, (5,)).to(dtype) for dtype in CODES] + [torch.empty(0), torch.randn(3)]
     found = load_file(written(tmp_path / "tensors.safetensors", [copied_storage(tensor) for tensor in tensors]))
-    assert list(found) == [str(number) for number in range(len(tensors))] or len(found) == len(tensors)
+    assert len(found) == len(tensors)
     for number, tensor in enumerate(tensors):
         assert found[str(number)].dtype == tensor.dtype
         assert torch.equal(found[str(number)].view(torch.uint8), tensor.view(torch.uint8))
@@ -139,4 +140,3 @@ def test_a_storage_is_shown_in_its_own_dtype_where_it_divides():
     odd = torch.arange(7, dtype=torch.uint8)
     assert copied_storage(odd).dtype == torch.uint8
     assert copied_storage(torch.zeros(3, dtype=torch.int16)).dtype == torch.int16
-    assert isinstance(copied_storage(odd), Storage)

@@ -22,7 +22,7 @@ EXACT = [
     1e-320,
     complex(0.0, -0.0),
     complex(math.inf, 2.5),
-    "it's \"quoted\"\n\\",
+    'it\'s "quoted"\n\\',
     b"\x00\xff",
     ...,
     torch.float8_e5m2,
@@ -60,7 +60,17 @@ class Colour(enum.IntEnum):
 
 @pytest.mark.parametrize(
     "value",
-    [numpy.float64(0.5), numpy.int64(3), Word("a"), Colour.RED, {1, 2}, object(), [1, object()], {"a": object()}, range(3)],
+    [
+        numpy.float64(0.5),
+        numpy.int64(3),
+        Word("a"),
+        Colour.RED,
+        {1, 2},
+        object(),
+        [1, object()],
+        {"a": object()},
+        range(3),
+    ],
     ids=lambda value: type(value).__name__,
 )
 def test_what_is_not_exactly_a_literal_is_none(value):
@@ -131,11 +141,33 @@ def test_a_sparse_tensor_keeps_whether_it_is_coalesced():
     assert isinstance(encode(loose, "x", Storages()), Sparse)
 
 
-def test_a_tensor_subclass_is_taken_apart():
-    from torch.testing._internal.two_tensor import TwoTensor
+class Pair(torch.Tensor):
+    @staticmethod
+    def __new__(cls, first, second, note):
+        made = torch.Tensor._make_wrapper_subclass(cls, first.shape, dtype=first.dtype)
+        made.first, made.second, made.note = first, second, note
+        return made
 
-    value = encode(TwoTensor(torch.zeros(2), torch.ones(2)).requires_grad_(), "x", Storages())
-    assert (value.name, [name for name, _ in value.parts], value.requires_grad) == ("TwoTensor", ["a", "b"], True)
+    def __tensor_flatten__(self):
+        return ["first", "second"], self.note
+
+    @classmethod
+    def __torch_dispatch__(cls, function, types, args=(), kwargs=None):
+        raise NotImplementedError
+
+
+def test_a_tensor_subclass_is_taken_apart():
+    storages = Storages()
+    first = torch.zeros(2)
+    value = encode(Pair(first, first[:1], ("note", 3)).requires_grad_(), "x", storages)
+    assert (value.module, value.name, value.context, value.requires_grad) == (__name__, "Pair", "('note', 3)", True)
+    assert [(name, part.storage, part.shape) for name, part in value.parts] == [("first", 0, (2,)), ("second", 0, (1,))]
+
+
+@pytest.mark.parametrize("note", [object(), {1}], ids=["object", "set"])
+def test_a_tensor_subclass_whose_context_has_no_source_is_refused(note):
+    with pytest.raises(CaseError, match="the input x is a Pair, which cannot be rebuilt from its inner tensors"):
+        encode(Pair(torch.zeros(2), torch.zeros(2), note), "x", Storages())
 
 
 class Marked(torch.Tensor):
@@ -175,5 +207,5 @@ def test_what_cannot_be_written_is_refused(value, message):
 
 def test_a_jagged_tensor_is_refused():
     jagged = torch.nested.nested_tensor([torch.zeros(2), torch.zeros(3)], layout=torch.jagged)
-    with pytest.raises(CaseError, match="the input x is a NestedTensor"):
+    with pytest.raises(CaseError, match=r"the input x is a nested tensor \(torch.jagged\), which"):
         encode(jagged, "x", Storages())

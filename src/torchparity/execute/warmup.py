@@ -49,9 +49,9 @@ def warm_up(preload: list[str], *, compilers: bool, still_wanted: Callable[[], b
     steps: list[Callable[[], Any]] = [functools.partial(importlib.import_module, name) for name in preload]
     if compilers:
         steps += [functools.partial(_attempt, name) for name in MODULES]
-        steps += [_forget_tuning, torchapi.list_backends]
+        steps += [_forget_tuning, torchapi.list_backends, _probe_vector_instructions]
     if compilers and not _has_cuda():  # tracing the patterns would start CUDA, and no fork could use it after that
-        steps += [_trace_patterns, _probe_vector_instructions]
+        steps += [_trace_patterns]
     for step in steps:
         if not still_wanted():
             return

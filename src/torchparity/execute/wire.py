@@ -22,7 +22,8 @@ def pack(value: Any) -> Any:
     if isinstance(value, float) and not math.isfinite(value):
         return {"float": str(value)}
     if isinstance(value, Mapping):
-        return {str(key): pack(entry) for key, entry in value.items()}
+        packed = {str(key): pack(entry) for key, entry in value.items()}
+        return {"float": packed} if set(packed) == {"float"} else packed  # Not to be taken for a number.
     if isinstance(value, list | tuple):
         return [pack(entry) for entry in value]
     return value
@@ -32,7 +33,8 @@ def unpack(data: Any) -> Any:
     """Return JSON data with its special numbers back."""
     if isinstance(data, dict):
         if set(data) == {"float"}:
-            return NUMBERS[data["float"]]
+            inner = data["float"]
+            return NUMBERS[inner] if isinstance(inner, str) else {key: unpack(entry) for key, entry in inner.items()}
         return {key: unpack(entry) for key, entry in data.items()}
     if isinstance(data, list):
         return [unpack(entry) for entry in data]

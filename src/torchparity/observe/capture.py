@@ -16,7 +16,7 @@ import torch
 from torch.fx import GraphModule
 
 from torchparity import torchapi
-from torchparity.errors import CaseError
+from torchparity.errors import BundleError, CaseError
 from torchparity.execute.environment import environment
 from torchparity.repro.bundle import write_bundle
 from torchparity.repro.case import Case, WrittenGraph, make_case, write_graph
@@ -27,7 +27,7 @@ DYNAMO, AOT = "dynamo", "aot"
 
 @dataclass(frozen=True, kw_only=True)
 class Refusal:
-    """A graph that could not be written down, and why."""
+    """A graph that could not be written down, or whose bundle could not, and why."""
 
     name: str
     reason: str
@@ -44,6 +44,7 @@ class Recorder:
     cases: list[Case] = field(default_factory=list)
     refusals: list[Refusal] = field(default_factory=list)
     _graphs: int = 0
+    _seen: int = 0
     _break: Mapping[str, Any] | None = None
 
     @property
@@ -111,8 +112,8 @@ class Recorder:
             if counter[0] == self.calls:
                 return
             counter[0] += 1
-            number = len(self.cases) + len(self.refusals) + 1
-            name = f"{number:03d}_{level}" if level == DYNAMO else f"{number:03d}_{direction}_{level}"
+            self._seen += 1
+            name = f"{self._seen:03d}_{level}" if level == DYNAMO else f"{self._seen:03d}_{direction}_{level}"
             facts = {**origin, "call": counter[0]}
             try:
                 if isinstance(written, CaseError):
@@ -126,9 +127,17 @@ class Recorder:
                 return
             self.cases.append(case)
             if self.out is not None:
-                write_bundle(case, self.out / name)
+                self._write(case, self.out / name)
 
         return record
+
+    def _write(self, case: Case, folder: Path) -> None:
+        """Write a bundle; a disk that does not take it does not stop the program that is being watched."""
+        try:
+            write_bundle(case, folder)
+        except (OSError, BundleError) as error:
+            hint = error.hint if isinstance(error, BundleError) else "make room, or choose another folder"
+            self.refusals.append(Refusal(name=case.name, reason=f"the bundle was not written: {error}", hint=hint))
 
 
 def alone(recipe: Recipe, direction: str) -> Recipe:

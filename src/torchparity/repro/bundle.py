@@ -13,6 +13,7 @@ import re
 import shutil
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -38,12 +39,14 @@ def write_bundle(case: Case, folder: Path) -> Path:
         raise CaseError(f"a case cannot be called {case.name!r}", hint="use letters, digits, `_`, `.` and `-`")
     folder.parent.mkdir(parents=True, exist_ok=True)
     script = write_script(case)
-    text = json.dumps(described(case, script), indent=2, sort_keys=True, ensure_ascii=False) + "\n"
     partial = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
     try:
-        with (partial / TENSORS).open("wb", buffering=0) as file:
+        # The checksums of large tensors are taken while these are on their way to the disk.
+        with ThreadPoolExecutor(1) as aside, (partial / TENSORS).open("wb", buffering=0) as file:
+            facts = aside.submit(described, case, script)
             write_storages(file, case.storages)
             os.fsync(file.fileno())
+        text = json.dumps(facts.result(), indent=2, sort_keys=True, ensure_ascii=False) + "\n"
         for name, content in {SCRIPT: script, FACTS: text, **case.files}.items():
             with (partial / name).open("w", encoding="utf-8") as file:
                 file.write(content)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import hashlib
 import json
 from collections.abc import Callable, Mapping
@@ -15,8 +16,20 @@ from torch.fx import GraphModule
 from torchparity import torchapi
 from torchparity.errors import CaseError
 from torchparity.repro import source
-from torchparity.repro.tensors import fingerprint
-from torchparity.repro.values import Dense, Literal, Storage, Storages, Symbol, Value, encode, encode_tensor, to_json
+from torchparity.repro.checksum import fingerprint
+from torchparity.repro.values import (
+    Dense,
+    Literal,
+    Storage,
+    Storages,
+    Symbol,
+    Value,
+    Wrapper,
+    encode,
+    encode_tensor,
+    size_of,
+    to_json,
+)
 from torchparity.run.recipe import Recipe
 
 LEVELS = ("dynamo", "aot")
@@ -49,7 +62,7 @@ class Case:
     signature: Mapping[str, Any] | None = None
     environment: Mapping[str, Any] = field(default_factory=dict)
 
-    @property
+    @functools.cached_property
     def digest(self) -> str:
         """The identity of a case: what it computes, from what, and how it is compiled."""
         text = json.dumps(self.facts(), sort_keys=True, separators=(",", ":"))
@@ -57,6 +70,10 @@ class Case:
 
     def facts(self) -> dict[str, Any]:
         """Return what makes the case the case that it is, as plain data."""
+        return dict(self._facts)
+
+    @functools.cached_property
+    def _facts(self) -> dict[str, Any]:
         return {
             "level": self.level,
             "direction": self.direction,
@@ -65,7 +82,11 @@ class Case:
             "constants": [[name, to_json(value)] for name, value in self.constants],
             "random": [[device, to_json(state)] for device, state in self.random],
             "storages": [
-                {"device": storage.device, "bytes": storage.data.numel(), "fingerprint": fingerprint(storage.data)}
+                {
+                    "device": storage.device,
+                    "bytes": storage.data.numel(),
+                    "fingerprint": storage.fingerprint or fingerprint(storage.data),
+                }
                 for storage in self.storages
             ],
             "recipe": recipe_to_json(self.recipe),
@@ -200,22 +221,24 @@ def make_case(
     encoded = []
     for input_name, value in zip(graph.names, inputs, strict=True):
         if input_name in graph.symbols and not isinstance(value, torch.Tensor):
-            encoded.append((input_name, symbol_value(value, graph.symbols[input_name], graph.sizes)))
+            encoded.append(
+                (input_name, symbol_value(size_of(value, input_name), graph.symbols[input_name], graph.sizes))
+            )
         else:
             encoded.append((input_name, encode(value, input_name, held)))
     if recipe.dynamic is None and any(isinstance(value, Symbol) for _, value in encoded):
         recipe = replace(recipe, dynamic=True)
     if graph.source.draws_random_numbers:
         recipe = recipe.with_eager_random()
-    files = {**graph.source.files, **backend_files(recipe)}
-    constants = sorted(graph.source.constants.items())
+    constants = [(path, encode_tensor(value, path, held)) for path, value in sorted(graph.source.constants.items())]
+    files = {**graph.source.files, **backend_files(recipe), **class_files([*encoded, *constants])}
     return Case(
         name=name,
         level=level,
         direction=direction,
         graph=graph.source.text(),
         inputs=tuple(encoded),
-        constants=tuple((path, encode_tensor(value, path, held)) for path, value in constants),
+        constants=tuple(constants),
         random=tuple((device, held.dense(state)) for device, state in sorted((random or {}).items())),
         storages=tuple(held.found),
         recipe=recipe,
@@ -248,6 +271,15 @@ def backend_files(recipe: Recipe) -> dict[str, str]:
     return needed.files
 
 
+def class_files(values: list[tuple[str, Value]]) -> dict[str, str]:
+    """Return the user's own files that define the classes of tensors."""
+    needed = source.Source()
+    for _, value in values:
+        if isinstance(value, Wrapper):
+            source.carry_module(value.module, f"the class {value.name}", needed)
+    return needed.files
+
+
 def is_spoken(value: Any) -> bool:
     """Tell whether the `repr` of a value is source that makes it again."""
     try:
@@ -256,9 +288,8 @@ def is_spoken(value: Any) -> bool:
         return False
 
 
-def symbol_value(given: Any, written: str, sizes: Mapping[str, str]) -> Value:
+def symbol_value(value: int, written: str, sizes: Mapping[str, str]) -> Value:
     """Return a size with the expression that gives it, where names and plain arithmetic can say it."""
-    value = int(torchapi.symbol_hint(given)) if isinstance(given, torch.SymInt) else int(given)
     if written.lstrip("-").isdigit():
         return Literal(text=repr(value))
     if written in sizes:

@@ -192,4 +192,4 @@ def loaded_text(module: types.ModuleType) -> str | None:
     if isinstance(loader, Carried):
         return loader.get_source(module.__name__)
     path = inspect.getsourcefile(module) if getattr(module, "__file__", None) else None
-    return module_text(Path(path)) if path is not None else None
+    return module_text(Path(path)) if path is not None and Path(path).is_file() else None

@@ -74,9 +74,13 @@ class Reader:
     def sparse(self, layout: torch.layout, shape: Any, *parts: Any, coalesced: bool = False, **flags: Any) -> Any:
         """Return a sparse tensor."""
         if layout == torch.sparse_coo:
-            made = torch.sparse_coo_tensor(parts[0], parts[1], shape, is_coalesced=coalesced or None)
+            made = torch.sparse_coo_tensor(
+                parts[0], parts[1], shape, is_coalesced=coalesced or None, check_invariants=True
+            )
         else:
-            made = torch.sparse_compressed_tensor(parts[0], parts[1], parts[2], shape, layout=layout)
+            made = torch.sparse_compressed_tensor(
+                parts[0], parts[1], parts[2], shape, layout=layout, check_invariants=True
+            )
         return made.requires_grad_(bool(flags.get("requires_grad")))
 
     def wrapper(self, module: str, name: str, parts: Any, context: Any, shape: Any, stride: Any, **flags: Any) -> Any:

@@ -6,10 +6,9 @@ pass; the library copies first. A file written here is read by any safetensors r
 
 from __future__ import annotations
 
-import hashlib
+import io
 import json
 import struct
-import zlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -17,6 +16,7 @@ from typing import Any, BinaryIO
 import torch
 
 from torchparity.errors import BundleError
+from torchparity.repro.checksum import PAGE, Checksum
 from torchparity.repro.values import Storage
 
 CODES = {
@@ -38,8 +38,8 @@ CODES = {
 }
 SIZES = {code: dtype.itemsize for dtype, code in CODES.items()}
 LARGEST_HEADER = 100_000_000
-# Bytes that the fingerprint takes together. Sums of words times odd numbers are no faster, and lose pairs of signs.
-PAGE = 1 << 16
+# Bytes that are read at a time.
+PIECE = 16 * PAGE
 
 
 def header_of(storages: Sequence[Storage]) -> bytes:
@@ -109,22 +109,25 @@ def read_storages(path: Path, devices: Sequence[str]) -> tuple[Storage, ...]:
         )
     dtypes = {code: dtype for dtype, code in CODES.items()}
     storages = []
-    with path.open("rb") as file:
+    with path.open("rb", buffering=0) as file:
         for number, device in enumerate(devices):
             code, begin, end = header[str(number)]
-            data = torch.empty(end - begin, dtype=torch.uint8)
             file.seek(begin)
-            if data.numel() and file.readinto(data.numpy().data) != end - begin:
+            data, digest = read_piecewise(file, end - begin)
+            if data is None:
                 raise BundleError(f"{path.name} ends too early", hint="copy the bundle again")
-            storages.append(Storage(data=data, device=device, dtype=dtypes.get(code, torch.uint8)))
+            shown = dtypes.get(code, torch.uint8)
+            storages.append(Storage(data=data, device=device, dtype=shown, fingerprint=digest))
     return tuple(storages)
 
 
-def fingerprint(data: torch.Tensor) -> str:
-    """Return a digest of bytes, nearly at the speed of memory: the CRC of every page, then SHA-256 of these.
-
-    It tells damage and change, not malice.
-    """
-    view = data.numpy().data
-    sums = [zlib.crc32(view[start : start + PAGE]) for start in range(0, len(view), PAGE)]
-    return hashlib.sha256(struct.pack(f"<Q{len(sums)}I", len(view), *sums)).hexdigest()
+def read_piecewise(file: io.FileIO, size: int) -> tuple[torch.Tensor | None, str]:
+    """Read so many bytes, and take their digest on the way; None where the file ends before."""
+    data = torch.empty(size, dtype=torch.uint8)
+    view, checksum = data.numpy().data, Checksum()
+    for start in range(0, size, PIECE):
+        piece = view[start : start + PIECE]
+        if file.readinto(piece) != len(piece):
+            return None, ""
+        checksum.add(piece)
+    return data, checksum.result()

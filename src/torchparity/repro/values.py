@@ -169,6 +169,7 @@ class Storage:
     data: torch.Tensor
     device: str
     dtype: torch.dtype
+    fingerprint: str = ""
 
 
 @dataclass
@@ -221,7 +222,7 @@ def encode(value: Any, name: str, storages: Storages) -> Value:
     if isinstance(value, torch.Tensor):
         return encode_tensor(value, name, storages)
     if isinstance(value, torch.SymInt):
-        return Symbol(value=int(torchapi.symbol_hint(value)))
+        return Symbol(value=size_of(value, name))
     if isinstance(value, torch.SymFloat | torch.SymBool):
         value = torchapi.symbol_hint(value)
     if isinstance(value, torch.Generator):
@@ -233,6 +234,17 @@ def encode(value: Any, name: str, storages: Storages) -> Value:
             hint="make it a tensor or a number, or build it inside the model",
         )
     return Literal(text=text)
+
+
+def size_of(value: Any, name: str) -> int:
+    """Return the value of a size, symbolic or not, or refuse one that has none."""
+    size = torchapi.symbol_hint(value) if isinstance(value, torch.SymInt | torch.SymFloat | torch.SymBool) else value
+    if size is None:
+        raise CaseError(
+            f"the input {name} is a size without a value, as of a nested tensor",
+            hint="convert nested tensors to dense ones before the compiled part",
+        )
+    return int(size)
 
 
 def encode_tensor(tensor: torch.Tensor, name: str, storages: Storages) -> Value:

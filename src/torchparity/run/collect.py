@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from torchparity import torchapi
-from torchparity.compare.leaves import Leaf, children_of, walk
+from torchparity.compare.leaves import Leaf, children_of, parts_of, walk
 from torchparity.compare.statistics import identical
 from torchparity.run.state import CallInputs, ModelState
 
@@ -137,8 +137,10 @@ def optimizer_leaves(prefix: str, optimizer: torch.optim.Optimizer, state: Model
 
 def unchanged(tensor: torch.Tensor, original: torch.Tensor) -> bool:
     """Tell whether a tensor is bit for bit what it was (a NaN counts as a change, and is then compared)."""
-    if tensor.shape != original.shape or tensor.dtype != original.dtype:
+    if tensor.dtype != original.dtype or tensor.layout != original.layout:
         return False
-    if tensor.layout != torch.strided:
-        return identical(tensor.detach().to_dense(), original.to_dense())
+    if tensor.layout != torch.strided or tensor.is_nested:
+        left, right = parts_of(tensor.detach()), parts_of(original.detach())
+        pairs = zip(left, right, strict=False)
+        return len(left) == len(right) and all(identical(one, other) for (_, one), (_, other) in pairs)
     return identical(tensor, original)
