@@ -197,9 +197,18 @@ class Noise(TorchDispatchMode):
         if not name or func.is_view or name.rstrip("_") in EXACT or torch.Tag.nondeterministic_seeded in func.tags:
             return outputs
         inputs = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
-        for output in tree_leaves(outputs):
-            if isinstance(output, torch.Tensor) and output.dtype in BITS and output.layout == torch.strided:
-                self.move(output, name, [tensor.numel() for tensor in inputs if tensor.is_floating_point()], inputs)
+        statistics = args[3:5] if name in ("native_batch_norm", "cudnn_batch_norm", "miopen_batch_norm") else ()
+        written = [
+            args[place] if place < len(args) else (kwargs or {}).get(argument.name)
+            for place, argument in enumerate(func._schema.arguments)
+            if argument.alias_info is not None and argument.alias_info.is_write
+        ]
+        moved = {id(leaf): leaf for leaf in [*tree_leaves(outputs), *tree_leaves([written, statistics])]}
+        for output in moved.values():
+            if isinstance(output, torch.Tensor) and output.layout == torch.strided:
+                output = torch.view_as_real(output) if output.is_complex() and not output.is_conj() else output
+                if output.dtype in BITS:
+                    self.move(output, name, [tensor.numel() for tensor in inputs if floats(tensor)], inputs)
         return outputs
 
     def inside(self, operator: Any, args: Any, kwargs: Any) -> Any:
@@ -237,7 +246,15 @@ class Noise(TorchDispatchMode):
             finite = torch.nan_to_num(output, nan=0.0, posinf=0.0, neginf=0.0)
             scale = finite.abs().clamp(min=float(finite.square().mean().sqrt())) * rounds
             drawn = torch.randn(output.shape, generator=self.dice, dtype=output.dtype).to(output.device) / 2
-            output += drawn * scale * (torch.finfo(output.dtype).eps * self.amplitude * chain)
+            unit = torch.finfo(output.dtype).eps * self.amplitude
+            output += drawn * scale * (unit * chain)
+            if any(word in name for word in ("softmax", "norm", "attention")) and output.dim() > 1:
+                # An error in the sums behind a row (a channel, for batch norm) moves all of it.
+                rows = [size if axis == 1 else 1 for axis, size in enumerate(output.shape)]
+                rows = rows if "batch_norm" in name else [*output.shape[:-1], 1]
+                grown, shifted = (torch.randn(rows, generator=self.dice).to(output) / 2 * unit for _ in range(2))
+                output *= 1 + grown * chain
+                output += shifted * finite.square().mean().sqrt()
 
 
 def repeats(tensor: torch.Tensor) -> bool:
