@@ -13,6 +13,7 @@ from torchparity.errors import (
     UsageError,
 )
 from torchparity.execute.isolated import run_bundle
+from torchparity.minifier.reduction import Reduced, reduce_graph
 from torchparity.observe.guard import GuardWarning, guard
 from torchparity.pipeline import CaptureWarning, assert_parity, capture, check
 from torchparity.records import Kind, LeafReport, Mismatch, Status, Verdict
@@ -35,6 +36,7 @@ __all__ = [
     "Mismatch",
     "ParityError",
     "Recipe",
+    "Reduced",
     "ResourceError",
     "Status",
     "Subject",
@@ -49,6 +51,7 @@ __all__ = [
     "faults",
     "guard",
     "read_bundle",
+    "reduce_graph",
     "run_bundle",
     "same",
     "same_two_models",

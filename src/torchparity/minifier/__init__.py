@@ -1,0 +1,1 @@
+"""From a graph that fails to the smallest that still does."""
