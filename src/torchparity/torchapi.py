@@ -131,6 +131,11 @@ def inductor_inner_compile() -> Callable[..., Any]:
     return inner
 
 
+def inductor_settings(mode: str | None, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings that torch.compile turns a mode and options for inductor into."""
+    return dict(lookup("torch._TorchCompileInductorWrapper")(mode, dict(options), None).config)
+
+
 @contextlib.contextmanager
 def without_onednn() -> Iterator[None]:
     """Turn oneDNN off. (`torch.backends.mkldnn.flags` does, but warns about Intel GPUs on every use.)"""

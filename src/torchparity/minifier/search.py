@@ -11,8 +11,8 @@ T = TypeVar("T")
 def needed(candidates: Sequence[T], fails: Callable[[list[T]], bool], *, background: Sequence[T] = ()) -> list[T]:
     """Return a smallest set of candidates (no member can be left out) with which the failure stays.
 
-    All candidates together must fail, and none must not. (a, b, c, d, e, f) -> (b, e). Junker's divide and conquer: a half that is
-    not needed is left out in one query, whatever its size, and nothing is begun again after a success.
+    All candidates together must fail, and none must not. (a, b, c, d, e, f) -> (b, e). Junker's divide and conquer:
+    a half that is not needed is left out in one query, whatever its size, and nothing is begun again after a success.
     """
     return _needed(list(background), [], list(candidates), fails)
 

@@ -169,17 +169,13 @@ def observed_case(
             level=level,
             direction=direction,
             recipe=recipe,
-            backward=level == DYNAMO and torch.is_grad_enabled() and wants_gradients(inputs),
+            # Dynamo's graph relies on the gradient mode even where no input wants a gradient: `torch.func.grad` is in it.
+            backward=level == DYNAMO and torch.is_grad_enabled(),
             random=random_states(device),
             autocast=ambient_autocast(device) if level == DYNAMO else None,
             origin=origin,
             environment=environment(device),
         )
-
-
-def wants_gradients(inputs: list[Any]) -> bool:
-    """Tell whether a backward pass can follow."""
-    return any(isinstance(value, torch.Tensor) and value.requires_grad for value in inputs)
 
 
 def device_of(inputs: list[Any]) -> torch.device:

@@ -12,7 +12,9 @@ After its first call a graph is called directly.
 from __future__ import annotations
 
 import copy
+import itertools
 import os
+import threading
 import time
 import warnings
 from collections.abc import Callable, Mapping
@@ -28,18 +30,22 @@ from torchparity.compare.judgement import Tolerance
 from torchparity.errors import AccuracyError, CaseError, ParityError, UsageError
 from torchparity.execute.ground import Settings
 from torchparity.execute.oracle import Oracle
-from torchparity.observe.capture import DYNAMO, device_of, observed_case, random_states, wants_gradients
+from torchparity.observe.capture import DYNAMO, device_of, observed_case, random_states
 from torchparity.records import Failure, Status, Verdict
 from torchparity.repro.bundle import write_bundle
 from torchparity.repro.case import Case, write_graph
 from torchparity.run.recipe import Recipe, suggestion
-from torchparity.run.step import Plan, Runner, describe_failure
+from torchparity.run.step import Ending, Plan, Runner, describe_failure
 from torchparity.run.subject import Subject
 
 T = TypeVar("T")
 LEVELS = ("graph", "launcher", "always", "accuracy")
 ON_DIFFERENCE = ("raise", "eager")
 RUNS = "torchparity_runs"
+
+_numbers = itertools.count(1)
+# One graph is judged at a time: random generators and the compiler's stance belong to the whole process.
+_judging = threading.RLock()
 
 
 class GuardWarning(UserWarning):
@@ -66,15 +72,41 @@ class Handed(Recipe):
         """Return what the backend made of the graph; make it again where a setting is another one."""
         made = self.ready
         if made is None or dict(self.config) != dict(self.ready_config):
-            backend = torchapi.backend_function(self.backend) if isinstance(self.backend, str) else self.backend
-            with self.active():
-                made = backend(copy.deepcopy(model), list(self.inputs))
+            made = compile_graph(self, copy_on_same_tensors(model), list(self.inputs))
 
         def call(*args: Any) -> Any:
             outputs = made(*args)
             return tuple(outputs) if isinstance(outputs, list) else outputs  # Dynamo takes either.
 
         return call
+
+
+def compile_graph(recipe: Recipe, graph_module: GraphModule, inputs: list[Any]) -> Callable[..., Any]:
+    """Give a graph to a backend as torch.compile gives it, with the mode and the options of the user."""
+    backend = torchapi.backend_function(recipe.backend) if isinstance(recipe.backend, str) else recipe.backend
+    given: dict[str, Any] = {"mode": recipe.mode} if recipe.mode not in (None, "default") else {}
+    given |= {"options": dict(recipe.options)} if recipe.options else {}
+    if recipe.backend == "inductor" and given:
+        given = {"config_patches": torchapi.inductor_settings(recipe.mode, recipe.options)}
+    with recipe.active():
+        compiled: Callable[..., Any] = backend(graph_module, inputs, **given)
+    return compiled
+
+
+def copy_on_same_tensors(graph_module: GraphModule) -> GraphModule:
+    """Return a copy of a graph that reads and writes the very tensors of the graph.
+
+    The parameters and the state of a compiled optimizer are attributes of its graph, not inputs: on copies of them
+    eager would not see what the compiled graph writes, nor could it be undone.
+    """
+    tensors = [*graph_module.parameters(), *graph_module.buffers()]
+    tensors += [value for module in graph_module.modules() for value in vars(module).values() if is_tensor(value)]
+    return copy.deepcopy(graph_module, {id(tensor): tensor for tensor in tensors})
+
+
+def is_tensor(value: Any) -> bool:
+    """Tell whether a value is a tensor."""
+    return isinstance(value, torch.Tensor)
 
 
 class Guard:
@@ -84,22 +116,35 @@ class Guard:
         self.recipe = recipe
         self.level = level
         self.on_difference = on_difference
-        self.folder = out / f"{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}"
+        self.out = out
+        self.started = time.strftime("%Y%m%d-%H%M%S")
+        self.number = next(_numbers)
         self.verdicts: list[Verdict] = []
         self.bundles: list[Path] = []
         self.graphs = 0
         self.__name__ = f"guard({recipe.backend_name()})"
-        name = recipe.backend
-        self._backend = torchapi.backend_function(name) if isinstance(name, str) else name
 
-    def __call__(self, graph_module: GraphModule, inputs: list[Any], **options: Any) -> Callable[..., Any]:
+    @property
+    def folder(self) -> Path:
+        """Where bundles go: a folder for each guard in each process, a forked one too."""
+        return self.out / f"{self.started}-{os.getpid()}-{self.number}"
+
+    def __call__(
+        self,
+        graph_module: GraphModule,
+        inputs: list[Any],
+        *,
+        mode: str | None = None,
+        options: Mapping[str, Any] | None = None,
+    ) -> Callable[..., Any]:
         """Compile as torch.compile asks a backend to."""
         self.graphs += 1
-        watched = Watched(self, graph_module, inputs, number=self.graphs)
+        recipe = replace(self.recipe, mode=mode, options=dict(options or {}))
+        watched = Watched(self, recipe, graph_module, inputs, number=self.graphs)
         if self.level == "always":
             watched.save(inputs)
         try:
-            compiled: Callable[..., Any] = self._backend(graph_module, inputs, **options)
+            compiled = compile_graph(recipe, graph_module, inputs)
         except Exception as error:
             watched.save(inputs, failure=describe_failure(error, "compile"))
             raise
@@ -109,7 +154,8 @@ class Guard:
 
         def first(*args: Any) -> Any:
             slot[0] = compiled
-            slot[0] = watched.look(compiled, list(args))
+            with _judging:
+                slot[0] = watched.look(compiled, list(args))
             return slot[0](*args)
 
         def guarded(*args: Any) -> Any:
@@ -122,50 +168,59 @@ class Guard:
 class Watched:
     """One graph under guard, from its compilation to its first call."""
 
-    def __init__(self, guard: Guard, graph_module: GraphModule, inputs: list[Any], *, number: int) -> None:
+    def __init__(
+        self, guard: Guard, recipe: Recipe, graph_module: GraphModule, inputs: list[Any], *, number: int
+    ) -> None:
         self.guard = guard
+        self.recipe = recipe
         self.name = f"{number:03d}_{DYNAMO}"
         self.origin = {"graph": number, "ends": torchapi.end_of_graph(graph_module)}
         self.written = attempt(lambda: write_graph(graph_module, inputs))
         with torchapi.no_dispatch_modes():
-            self.eager = copy.deepcopy(graph_module)
+            self.eager = copy_on_same_tensors(graph_module)
 
     def look(self, compiled: Callable[..., Any], inputs: list[Any]) -> Callable[..., Any]:
         """See how the compiled graph does on the inputs of its first call; return what is to be called from now on."""
         case = self.case(inputs)
         if self.guard.level == "accuracy":
             return self.judge(compiled, inputs, case)
-        plan = self.plan(inputs)
-        subject = Subject(self.eager, tuple(inputs), name=self.name)
-        runner = Runner(subject, plan)
-        try:
-            ending = runner.run(compiled, lambda leaf: None)
-        finally:
-            runner.release()
-        if ending.failure is not None:
+        ending = attempt(lambda: self.run(compiled, inputs))
+        if isinstance(ending, ParityError):
+            warn(f"{self.name} was not tried: {ending.message}")
+        elif ending.failure is not None:
             self.write(case, failure=ending.failure)
         return compiled
 
+    def run(self, compiled: Callable[..., Any], inputs: list[Any]) -> Ending:
+        """Run the compiled graph once, on copies of its inputs."""
+        runner = Runner(Subject(self.eager, tuple(inputs), name=self.name), self.plan(inputs))
+        try:
+            with self.recipe.active():
+                return runner.run(compiled, lambda leaf: None)
+        finally:
+            runner.release()
+
     def plan(self, inputs: list[Any]) -> Plan:
-        """Return how the graph is run: with a backward pass where one can follow, from the random numbers of now."""
-        backward = torch.is_grad_enabled() and wants_gradients(inputs)
-        return Plan(backward=backward, random=random_states(device_of(inputs)))
+        """Return how the graph is run: with gradients where they are on, from the random numbers of now."""
+        return Plan(backward=torch.is_grad_enabled(), random=random_states(device_of(inputs)))
 
     def judge(self, compiled: Callable[..., Any], inputs: list[Any], case: Case | ParityError) -> Callable[..., Any]:
         """Ask the oracle; on a difference write the bundle and raise, or go on with eager."""
-        recipe = self.guard.recipe
+        recipe = self.recipe
         handed = Handed(
             backend=recipe.backend,
+            mode=recipe.mode,
+            options=recipe.options,
             config=recipe.config,
             inputs=tuple(inputs),
             ready=compiled,
             ready_config=recipe.config,
         )
         subject = Subject(self.eager, tuple(inputs), name=self.name)
-        try:
-            verdict = Oracle(subject, self.plan(inputs), handed, Settings(tolerance=Tolerance())).judge()
-        except ParityError as error:
-            warn(f"{self.name} could not be judged: {error.message}")
+        settings = Settings(tolerance=Tolerance())
+        verdict = attempt(lambda: Oracle(subject, self.plan(inputs), handed, settings).judge())
+        if isinstance(verdict, ParityError):
+            warn(f"{self.name} could not be judged: {verdict.message}")
             return compiled
         self.guard.verdicts.append(verdict)
         if verdict.status is Status.SAME:
@@ -196,7 +251,7 @@ class Watched:
                 name=self.name,
                 level=DYNAMO,
                 direction="both",
-                recipe=self.guard.recipe,
+                recipe=self.recipe,
                 origin=self.origin,
             )
         )
@@ -217,7 +272,8 @@ class Watched:
         except (OSError, ParityError) as error:
             warn(f"{self.name} was not written to {self.guard.folder}: {error}; the graph and its inputs are lost")
             return None
-        self.guard.bundles.append(path)
+        if path not in self.guard.bundles:
+            self.guard.bundles.append(path)
         if self.guard.level == "launcher" and failure is not None:
             warn(f"{self.name} fails; make it small with `torchparity minify {path}`")
         elif failure is not None:
@@ -226,7 +282,7 @@ class Watched:
 
 
 def attempt(action: Callable[[], T]) -> T | ParityError:
-    """Return what an action makes, or why it makes nothing: writing a graph down must not end the user's program."""
+    """Return what an action makes, or why it makes nothing: what we do must not end the user's program."""
     try:
         return action()
     except ParityError as error:
