@@ -184,6 +184,9 @@ def capture(
             f"the model could not be captured: {ending.failure.type}: {ending.failure.message}",
             hint="see whether it runs without torch.compile, and with backend='eager'",
         )
+    if ending.failure is not None:
+        told = f"the run ended early: {ending.failure.type}: {ending.failure.message}"
+        warnings.warn(f"{told} (graphs after that were not seen)", CaptureWarning, stacklevel=2)
     return recorder.cases
 
 

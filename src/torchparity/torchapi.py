@@ -212,10 +212,17 @@ def symbol_expression(symbol: Any) -> str:
 # --- graphs --------------------------------------------------------------------------------------
 
 
-def plain_copy(graph: torch.fx.Graph) -> torch.fx.Graph:
-    """Return a copy of a graph whose inputs and outputs are flat, whatever structure was put around it."""
+def plain_copy(graph: torch.fx.Graph, names: Mapping[torch.fx.Node, str] | None = None) -> torch.fx.Graph:
+    """Return a copy of a graph whose inputs and outputs are flat, whatever structure was put around it.
+
+    `names` says what the copy calls its inputs.
+    """
     copied = torch.fx.Graph()
-    output = copied.graph_copy(graph, {}, return_output_node=True)
+    inputs: dict[torch.fx.Node, torch.fx.Node] = {}
+    for node, name in (names or {}).items():
+        inputs[node] = copied.placeholder(name)
+        inputs[node].meta = dict(node.meta)
+    output = copied.graph_copy(graph, inputs, return_output_node=True)
     copied.output(output[0] if isinstance(output, tuple) else output)
     return copied
 

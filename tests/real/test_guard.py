@@ -8,6 +8,7 @@ import resource
 import subprocess
 import sys
 import textwrap
+import threading
 import warnings
 
 import pytest
@@ -201,3 +202,101 @@ def test_what_cannot_be_written_is_said_and_the_program_goes_on(x, tmp_path):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert torch.equal(torch.compile(torch.sin, backend=backend)(x), torch.sin(x))
+
+
+def test_mode_and_options_reach_the_compiler(x, tmp_path):
+    torch.compiler.reset()
+    seen = []
+
+    def compiler(graph_module, inputs, **given):
+        seen.append(given)
+        return graph_module.forward
+
+    for given in ({"mode": "reduce-overhead"}, {"options": {"some": 1}}, {}):
+        torch.compiler.reset()
+        torch.compile(lambda value: value * 2, backend=guard(compiler, out=tmp_path), **given)(x)
+    assert seen == [{"mode": "reduce-overhead"}, {"options": {"some": 1}}, {}]
+
+
+@pytest.mark.parametrize("given", [{"mode": "reduce-overhead"}, {"options": {"epilogue_fusion": False}}])
+def test_mode_and_options_are_those_of_inductor_and_are_written_down(x, tmp_path, given):
+    torch.compiler.reset()
+    backend = guard("inductor", level="always", out=tmp_path)
+    torch.compile(lambda value: value * 2 + 1, backend=backend, **given)(x)
+    recipe = read_bundle(backend.bundles[0]).recipe
+    assert recipe.mode == given.get("mode")
+    assert dict(recipe.options) == given.get("options", {})
+
+
+def test_the_settings_of_a_guard_hold_while_it_compiles(x, tmp_path):
+    torch.compiler.reset()
+    seen = []
+
+    def compiler(graph_module, inputs):
+        seen.append(torch._inductor.config.fallback_random)
+        return graph_module.forward
+
+    backend = guard(compiler, out=tmp_path, config={"inductor.fallback_random": True})
+    torch.compile(lambda value: value * 2, backend=backend)(x)
+    assert seen == [True]
+    assert not torch._inductor.config.fallback_random
+
+
+@pytest.mark.parametrize("settings", [{}, {"level": "graph"}, {"on_difference": "eager"}])
+def test_a_compiled_optimizer_takes_one_step_and_not_more(x, tmp_path, settings):
+    def step(backend):
+        torch.compiler.reset()
+        torch.manual_seed(0)
+        model = torch.nn.Linear(8, 4)
+        optimizer = torch.optim.AdamW(model.parameters())
+        model(x).square().sum().backward()
+        torch.compile(optimizer.step, backend=backend)()
+        return [model.weight.detach(), model.weight.grad, *optimizer.state[model.weight].values()]
+
+    expected = step("aot_eager")
+    assert all(map(torch.equal, step(guard("aot_eager", out=tmp_path, **settings)), expected))
+
+
+def test_going_on_with_eager_steps_the_users_own_parameters(x, tmp_path):
+    torch.compiler.reset()
+    model = torch.nn.Linear(8, 4)
+    before = model.weight.detach().clone()
+    optimizer = torch.optim.AdamW(model.parameters())
+    model(x).square().sum().backward()
+    backend = guard(plant("scale_percent", site=1), out=tmp_path, on_difference="eager")
+    with pytest.warns(GuardWarning, match="going on with eager"):
+        torch.compile(optimizer.step, backend=backend)()
+    assert optimizer.state[model.weight]["step"] == 1
+    assert not torch.equal(model.weight, before)
+
+
+def test_a_gradient_inside_the_graph_is_judged_with_gradients_on(x, tmp_path):
+    torch.compiler.reset()
+    backend = guard("aot_eager", out=tmp_path)
+    slope = torch.compile(lambda value: torch.func.grad(lambda inner: inner.square().sum())(value), backend=backend)
+    assert torch.equal(slope(x), 2 * x)
+    assert [verdict.status for verdict in backend.verdicts] == [Status.SAME]
+
+
+def test_threads_leave_the_compiler_as_it_was(tmp_path):
+    torch.compiler.reset()
+    compiled = torch.compile(lambda value: value * 2, backend=guard("aot_eager", out=tmp_path), dynamic=False)
+    threads = [threading.Thread(target=compiled, args=(torch.ones(size),)) for size in range(2, 6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    torch.compiler.reset()
+    backend = guard("aot_eager", out=tmp_path)
+    torch.compile(lambda value: value * 3, backend=backend)(torch.ones(2))
+    assert len(backend.verdicts) == 1
+
+
+def test_two_guards_of_one_second_do_not_write_over_each_other(x, tmp_path):
+    bundles = []
+    for factor in (2, 3):
+        torch.compiler.reset()
+        backend = guard("aot_eager", level="always", out=tmp_path)
+        torch.compile(lambda value, factor=factor: value * factor, backend=backend)(x)
+        bundles += backend.bundles
+    assert read_bundle(bundles[0]).digest != read_bundle(bundles[1]).digest

@@ -169,7 +169,7 @@ def observed_case(
             level=level,
             direction=direction,
             recipe=recipe,
-            # Dynamo's graph relies on the gradient mode even where no input wants a gradient: `torch.func.grad` is in it.
+            # A graph may rely on the gradient mode where no input wants a gradient: `torch.func.grad` is in it.
             backward=level == DYNAMO and torch.is_grad_enabled(),
             random=random_states(device),
             autocast=ambient_autocast(device) if level == DYNAMO else None,

@@ -172,17 +172,15 @@ class WrittenGraph:
 
 def write_graph(graph_module: GraphModule, inputs: list[Any]) -> WrittenGraph:
     """Write a graph down while it is being compiled (compilers change graphs, so later is too late), or refuse."""
-    names: list[str] = []
+    named = source.input_names(graph_module)
+    names = list(named.values())
     sizes: dict[str, str] = {}
-    for node in graph_module.graph.nodes:
-        if node.op == "placeholder":
-            names.append(str(node.name))
-            value = node.meta.get("val", node.meta.get("example_value"))
-            if isinstance(value, torch.Tensor):
-                shape: tuple[Any, ...] = tuple(value.shape)
-                for axis, size in enumerate(shape):
-                    if isinstance(size, torch.SymInt):
-                        sizes.setdefault(torchapi.symbol_expression(size), f"{node.name}.shape[{axis}]")
+    for node, name in named.items():
+        value = node.meta.get("val", node.meta.get("example_value"))
+        shape: tuple[Any, ...] = tuple(value.shape) if isinstance(value, torch.Tensor) else ()
+        for axis, size in enumerate(shape):
+            if isinstance(size, torch.SymInt):
+                sizes.setdefault(torchapi.symbol_expression(size), f"{name}.shape[{axis}]")
     symbols = {
         name: torchapi.symbol_expression(value)
         for name, value in zip(names, inputs, strict=False)

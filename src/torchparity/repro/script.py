@@ -25,6 +25,23 @@ GRAPH, INPUTS = "# --- the graph ", "# --- its inputs "
 COMPILER, BELOW = "# --- the compiler ", "# --- below here"
 
 
+# Python would leave with 1, which means "differs" here.
+UNKNOWN_ON_ERROR = '''
+import os
+
+
+def no_answer(kind, error, trace):
+    """An error outside the judgement (a module that is not here) is no verdict: exit code 125."""
+    traceback.print_exception(kind, error, trace)
+    sys.stderr.flush()
+    os._exit(130 if issubclass(kind, KeyboardInterrupt) else 125)
+
+
+if __name__ == "__main__":
+    sys.excepthook = no_answer
+'''
+
+
 def rule(title: str) -> str:
     """Return a section line of one length."""
     return f"{title}{'-' * (100 - len(title))}"
@@ -38,6 +55,7 @@ def write_script(case: Case) -> str:
     parts = [
         f'"""{describe(case)}"""\n\nfrom __future__ import annotations\n',
         imports.rstrip() + "\n" + path,
+        UNKNOWN_ON_ERROR,
         f"{rule(GRAPH)}\n\n{case.graph}",
         bound_model(case),
         f"{rule(INPUTS)}\n\n{inputs_source(case)}",

@@ -8,6 +8,7 @@ import enum
 import importlib.util
 import inspect
 import io
+import keyword
 import re
 import sys
 import tokenize
@@ -110,7 +111,7 @@ def _write_class(graph_module: GraphModule, name: str, source: Source, prefix: s
 
 def _forward(graph_module: GraphModule, source: Source, *, short: bool) -> str:
     """Return the text of `forward`, and note what it imports."""
-    graph = torchapi.plain_copy(graph_module.graph)
+    graph = torchapi.plain_copy(graph_module.graph, input_names(graph_module))
     code = graph.python_code("self", verbose=True)
     for name, value in code.globals.items():
         if name in ALWAYS:
@@ -119,10 +120,39 @@ def _forward(graph_module: GraphModule, source: Source, *, short: bool) -> str:
         elif name not in GIVEN:
             source.imports.add(import_line(name, value, source))
     lines = [line for line in code.src.strip("\n").splitlines() if "No stacktrace found" not in line]
+    lines[:1] = folded(lines[0])
     if short:
         lines = [re.sub(r";  (\w+ = )+None$", "", line) for line in lines]
     text = "\n".join(lines)
     return re.sub(r"\n\s*\n(\s*\n)+", "\n\n", text)
+
+
+def input_names(graph_module: GraphModule) -> dict[Node, str]:
+    """Return what the source calls each input: `L_self_modules_head_parameters_weight_` is `head_weight`."""
+    names: dict[Node, str] = {}
+    taken = set(keyword.kwlist) | GIVEN | set(ALWAYS) | {"self", "attach", "read"}
+    for node in graph_module.graph.nodes:
+        if node.op == "placeholder":
+            plain = re.sub(r"^[lL]_|(?<![a-zA-Z])(self|modules|parameters|buffers)_|_+$", "", node.name)
+            name = plain if plain.isidentifier() else node.name
+            number = 2
+            while name in taken:
+                name, number = (
+                    f"{plain}_{number}" if f"{plain}_2".isidentifier() else f"{node.name}_{number}",
+                    number + 1,
+                )
+            taken.add(name)
+            names[node] = name
+    return names
+
+
+def folded(line: str) -> list[str]:
+    """Return the head of a function, over several lines where it is long: one for each argument."""
+    if len(line) <= 100 or not line.endswith("):"):
+        return [line]
+    start = line.index("(") + 1
+    arguments = re.split(r", (?=[A-Za-z_]\w*(?::|,|$))", line[start:-2])
+    return [line[:start], *(f"    {argument}," for argument in arguments), "):"]
 
 
 def attribute(module: torch.nn.Module, target: str) -> Any:
