@@ -13,6 +13,7 @@ from torchparity.errors import (
     UsageError,
 )
 from torchparity.execute.isolated import run_bundle
+from torchparity.minifier.driver import Minified, minify
 from torchparity.minifier.reduction import Reduced, reduce_graph
 from torchparity.observe.guard import GuardWarning, guard
 from torchparity.pipeline import CaptureWarning, assert_parity, capture, check
@@ -33,6 +34,7 @@ __all__ = [
     "GuardWarning",
     "Kind",
     "LeafReport",
+    "Minified",
     "Mismatch",
     "ParityError",
     "Recipe",
@@ -50,6 +52,7 @@ __all__ = [
     "check",
     "faults",
     "guard",
+    "minify",
     "read_bundle",
     "reduce_graph",
     "run_bundle",

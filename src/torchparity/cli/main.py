@@ -180,6 +180,7 @@ def check(
 app.command()(cases.capture)
 app.command()(cases.run)
 app.command()(cases.show)
+app.command()(cases.minify)
 
 
 @app.command()

@@ -11,6 +11,7 @@ from types import ModuleType
 from typing import Any
 
 import torch
+from torch.fx import GraphModule
 
 from torchparity.compare.judgement import Tolerance
 from torchparity.errors import ResourceError
@@ -36,6 +37,13 @@ class Loaded:
         """Return a fresh model, its inputs, and the states of random generators."""
         read = self.module.Reader({number: storage.data for number, storage in enumerate(self.case.storages)})
         return self.module.make_model(read), self.module.make_inputs(read), self.module.random_states(read)
+
+    def graph_of(self, model: torch.nn.Module) -> GraphModule:
+        """Return a model of the script as the graph that it was printed from."""
+        holder = torch.nn.Module()
+        holder.model = model
+        traced: GraphModule = self.module.as_graphs(holder).model
+        return traced
 
     def input_names(self) -> list[str]:
         """Return what the graph calls the inputs that are handed to it, in order."""

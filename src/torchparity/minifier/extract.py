@@ -57,10 +57,10 @@ class Part:
 class Extractor:
     """Makes parts of one graph."""
 
-    def __init__(self, graph_module: GraphModule, inputs: Iterable[Any]) -> None:
+    def __init__(self, graph_module: GraphModule, inputs: Iterable[Any], *, gradients: bool = False) -> None:
         self.graph_module = graph_module
         self.inputs = list(inputs)
-        self.recording = Recording(graph_module, self.inputs)
+        self.recording = Recording(graph_module, self.inputs, gradients=gradients)
         nodes = list(graph_module.graph.nodes)
         self.placeholders = [node for node in nodes if node.op == "placeholder"]
         self.compute = [node for node in nodes if self.recording.is_compute(node)]
@@ -69,6 +69,11 @@ class Extractor:
     def whole(self) -> Part:
         """Return the graph as it is."""
         return Part(self.graph_module, tuple(copied(value) for value in self.inputs), len(self.compute))
+
+    def tapped(self) -> tuple[Part, list[Node]]:
+        """Return the whole graph with every tensor that it computes as an output, and the nodes of these outputs."""
+        part = _Build(self, set(self.compute), bypass=True, only_sinks=False)
+        return part.part(tap=True), part.tapped
 
     def part(self, keep: Iterable[Node], *, bypass: bool = True, only_sinks: bool = False) -> Part:
         """Return the graph of the kept nodes; its outputs are those that were outputs, and those that nobody uses."""
@@ -93,15 +98,17 @@ class _Build:
         # The kept nodes that a kept node depends on, itself included, as bits.
         self.depends: dict[Node, int] = {}
         self.top: Node | None = None
+        self.tapped: list[Node] = []
 
-    def part(self) -> Part:
+    def part(self, *, tap: bool = False) -> Part:
         """Copy the kept nodes in order, and return what came of it."""
         for node in self.extractor.graph_module.graph.nodes:
             if node in self.keep or (self.recording.is_pick(node) and node.args[0] in self.made):
                 self.made[node] = self._copy(node)
         wanted = [node for node in self.extractor.output.all_input_nodes if node in self.made and not self.only_sinks]
         sinks = [node for node in self.made if node not in self.used and node not in wanted and self._is_result(node)]
-        results = [self.made[node] for node in [*wanted, *sinks]]
+        self.tapped = [node for node in self.made if isinstance(self.recording.results.get(node), torch.Tensor)]
+        results = [self.made[node] for node in (self.tapped if tap else [*wanted, *sinks])]
         self.graph.output(tuple(results))
         made = GraphModule(self.extractor.graph_module, self.graph)
         return Part(made, tuple(copied(value) for value in self.values), len(self.keep))

@@ -18,13 +18,13 @@ class Recording(Interpreter):
     An in-place operation changes a value between two uses, so values are kept by version.
     """
 
-    def __init__(self, graph_module: GraphModule, inputs: list[Any]) -> None:
+    def __init__(self, graph_module: GraphModule, inputs: list[Any], *, gradients: bool = False) -> None:
         super().__init__(graph_module)
         self.seen: dict[tuple[Node, Node], Any] = {}
         self.results: dict[Node, Any] = {}
         self._kept: dict[tuple[Node, int], Any] = {}
-        with torch.no_grad():
-            self.run(*[copied(value) for value in inputs])
+        with torch.set_grad_enabled(gradients):
+            self.run(*[copied(value) for value in inputs], enable_io_processing=False)
         self._kept.clear()
 
     def is_pick(self, node: Node) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,6 +14,7 @@ from torchparity.minifier.extract import Extractor, Part
 from torchparity.minifier.search import needed
 
 Predicate = Callable[[GraphModule, list[Any]], bool]
+Suspects = Callable[[Extractor], Iterable[Sequence[Node]]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,17 +49,25 @@ class Gate:
         return failed
 
 
-def reduce_graph(graph_module: GraphModule, inputs: Sequence[Any], *, fails: Predicate) -> Reduced:
+def reduce_graph(
+    graph_module: GraphModule,
+    inputs: Sequence[Any],
+    *,
+    fails: Predicate,
+    suspects: Suspects | None = None,
+    gradients: bool = False,
+) -> Reduced:
     """Return the smallest graph found that still fails, with its inputs.
 
     `fails(graph_module, inputs)` is asked about graphs of fewer and fewer nodes; it may compile, run, compare, or only
-    look at the graph. It gets copies, and may change them.
+    look at the graph. It gets copies, and may change them. `suspects` names small sets of nodes to try first.
+    `gradients` keeps the values that become inputs differentiable.
     """
-    extractor = Extractor(graph_module, inputs)
+    extractor = Extractor(graph_module, inputs, gradients=gradients)
     gate = Gate(fails)
     if not gate.fails(extractor.whole()):
         raise UsageError("the graph does not fail as it is", hint="`fails` must return True for the graph to reduce")
-    kept = keep_needed(extractor, gate)
+    kept = jump(extractor, gate, suspects) or keep_needed(extractor, gate)
     drop_outputs(extractor, gate, kept)
     reduce_bodies(gate)
     best = gate.best
@@ -69,6 +78,14 @@ def reduce_graph(graph_module: GraphModule, inputs: Sequence[Any], *, fails: Pre
         queries=gate.queries,
         compute_nodes=best.compute_nodes,
     )
+
+
+def jump(extractor: Extractor, gate: Gate, suspects: Suspects | None) -> list[Node]:
+    """Try small neighbourhoods of the suspects before any search. One query each."""
+    for nodes in suspects(extractor) if suspects is not None else ():
+        if gate.fails(extractor.part(nodes)):
+            return again_without(extractor, gate, list(nodes)) if len(nodes) > 1 else list(nodes)
+    return []
 
 
 def keep_needed(extractor: Extractor, gate: Gate) -> list[Node]:

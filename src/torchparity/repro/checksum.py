@@ -33,7 +33,8 @@ class Checksum:
             self._first = piece
             return
         if self._threads is None:
-            self._threads = ThreadPoolExecutor(os.cpu_count())
+            # One core is for whoever reads or writes the bytes meanwhile.
+            self._threads = ThreadPoolExecutor(max(1, (os.cpu_count() or 2) - 1))
         for start in range(0, len(piece), PAGE):
             self._sums.append(self._threads.submit(zlib.crc32, piece[start : start + PAGE]))
 

@@ -1,0 +1,47 @@
+"""A planted fault in a model, made small by asking the oracle in workers."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import torchparity
+from torchparity import Status, UsageError, read_bundle
+from torchparity.faults import plant
+
+
+class Model(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = torch.nn.ModuleList(torch.nn.Linear(8, 8) for _ in range(3))
+
+    def forward(self, x):
+        x = x.sin()
+        for layer in self.layers:
+            x = torch.tanh(layer(x)) + x
+        return x.softmax(-1)
+
+
+@pytest.fixture(scope="module")
+def failing():
+    torch.manual_seed(0)
+    (case, *_) = torchparity.capture(Model().eval(), (torch.randn(4, 8),), backend=plant("matmul_tf32"))
+    return case
+
+
+def test_one_operation_is_left_and_fails_alone(failing, tmp_path):
+    heard = []
+    small = torchparity.minify(failing, out=tmp_path / "small", listen=heard.append)
+    assert failing.compute_nodes > 8
+    assert small.case.compute_nodes == 1
+    assert "linear" in small.case.graph
+    assert small.reproduced == (3, 3)
+    assert len(small.questions) == len(heard) <= 12
+    assert torchparity.run_bundle(tmp_path / "small").status is Status.DIFFERS
+    assert read_bundle(tmp_path / "small").digest == small.case.digest
+
+
+def test_a_case_that_does_not_fail_is_refused():
+    (case, *_) = torchparity.capture(torch.sin, (torch.randn(3),), backend="aot_eager")
+    with pytest.raises(UsageError, match="does not fail here"):
+        torchparity.minify(case)
