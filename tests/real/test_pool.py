@@ -384,8 +384,9 @@ def test_close_kills_what_runs_and_answers_what_waits():
 
 
 PARENT = """
-    import os, sys, time
+    import os, signal, sys, time
     from pathlib import Path
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background inherits "ignored"
     {before}
     sys.path.insert(0, {here!r})
     from torchparity.execute.pool import Pool

@@ -85,7 +85,7 @@ class Case:
                 {
                     "device": storage.device,
                     "bytes": storage.data.numel(),
-                    "fingerprint": storage.fingerprint or fingerprint(storage.data),
+                    "fingerprint": fingerprint(storage.data),
                 }
                 for storage in self.storages
             ],

@@ -6,7 +6,6 @@ pass; the library copies first. A file written here is read by any safetensors r
 
 from __future__ import annotations
 
-import io
 import json
 import struct
 from collections.abc import Sequence
@@ -16,7 +15,7 @@ from typing import Any, BinaryIO
 import torch
 
 from torchparity.errors import BundleError
-from torchparity.repro.checksum import PAGE, Checksum
+from torchparity.repro.checksum import PAGE
 from torchparity.repro.values import Storage
 
 CODES = {
@@ -38,8 +37,6 @@ CODES = {
 }
 SIZES = {code: dtype.itemsize for dtype, code in CODES.items()}
 LARGEST_HEADER = 100_000_000
-# Bytes that are read at a time.
-PIECE = 16 * PAGE
 
 
 def header_of(storages: Sequence[Storage]) -> bytes:
@@ -108,26 +105,11 @@ def read_storages(path: Path, devices: Sequence[str]) -> tuple[Storage, ...]:
             hint="the two files are not of one case; copy the bundle again",
         )
     dtypes = {code: dtype for dtype, code in CODES.items()}
+    # Mapped, not copied: a page is read when it is needed, and one that is written to becomes our own.
+    mapped: Any = torch.UntypedStorage.from_file(str(path), False, path.stat().st_size)
     storages = []
-    with path.open("rb", buffering=0) as file:
-        for number, device in enumerate(devices):
-            code, begin, end = header[str(number)]
-            file.seek(begin)
-            data, digest = read_piecewise(file, end - begin)
-            if data is None:
-                raise BundleError(f"{path.name} ends too early", hint="copy the bundle again")
-            shown = dtypes.get(code, torch.uint8)
-            storages.append(Storage(data=data, device=device, dtype=shown, fingerprint=digest))
+    for number, device in enumerate(devices):
+        code, begin, end = header[str(number)]
+        data = torch.empty(0, dtype=torch.uint8).set_(mapped, begin, (end - begin,), (1,))
+        storages.append(Storage(data=data, device=device, dtype=dtypes.get(code, torch.uint8)))
     return tuple(storages)
-
-
-def read_piecewise(file: io.FileIO, size: int) -> tuple[torch.Tensor | None, str]:
-    """Read so many bytes, and take their digest on the way; None where the file ends before."""
-    data = torch.empty(size, dtype=torch.uint8)
-    view, checksum = data.numpy().data, Checksum()
-    for start in range(0, size, PIECE):
-        piece = view[start : start + PIECE]
-        if file.readinto(piece) != len(piece):
-            return None, ""
-        checksum.add(piece)
-    return data, checksum.result()

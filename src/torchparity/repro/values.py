@@ -169,7 +169,6 @@ class Storage:
     data: torch.Tensor
     device: str
     dtype: torch.dtype
-    fingerprint: str = ""
 
 
 @dataclass
