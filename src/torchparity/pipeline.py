@@ -62,9 +62,7 @@ def check(
     alone a backward pass in eval mode, `optimizer` and `steps` add optimizer steps. The model, its
     inputs, its gradients and all random generators are left as they were found.
     """
-    subject = model if isinstance(model, Subject) else Subject(model, args, dict(kwargs or {}))
-    if input_sets:
-        subject = replace(subject, input_sets=tuple(input_sets))
+    subject = subject_of(model, args, kwargs, input_sets)
     recipe = Recipe(
         backend=backend,
         mode=mode,
@@ -152,9 +150,7 @@ def capture(
     """
     if calls < 1:
         raise UsageError(f"{calls} calls leave nothing to capture", hint="keep at least the first call of each graph")
-    subject = model if isinstance(model, Subject) else Subject(model, args, dict(kwargs or {}))
-    if input_sets:
-        subject = replace(subject, input_sets=tuple(input_sets))
+    subject = subject_of(model, args, kwargs, input_sets)
     dynamic = subject.dynamic if dynamic is None else dynamic
     recipe = Recipe(backend=backend, dynamic=dynamic, config=dict(config or {})).validated()
     plan = plan_for(
@@ -188,6 +184,17 @@ def capture(
         told = f"the run ended early: {ending.failure.type}: {ending.failure.message}"
         warnings.warn(f"{told} (graphs after that were not seen)", CaptureWarning, stacklevel=2)
     return recorder.cases
+
+
+def subject_of(
+    model: Callable[..., Any] | Subject,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any] | None,
+    input_sets: Sequence[Any],
+) -> Subject:
+    """Return the subject that the arguments of a job make, or the one that was given."""
+    subject = model if isinstance(model, Subject) else Subject(model, args, dict(kwargs or {}))
+    return replace(subject, input_sets=tuple(input_sets)) if input_sets else subject
 
 
 def plan_for(

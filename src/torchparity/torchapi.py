@@ -53,6 +53,39 @@ CONFIG_MODULES = {
 }
 
 
+# What a compilation imports when it first needs it. A version that has moved one of them is slower, not broken.
+COMPILER_MODULES = """
+    functorch.compile
+    torch._dynamo.backends.debugging
+    torch._dynamo.dce_extra_outputs
+    torch._dynamo.repro.after_dynamo
+    torch._export.db.logging
+    torch._export.passes._node_metadata_hook
+    torch._functorch._activation_checkpointing.remat_using_tags_for_fwd_loss_bwd_graph_pass
+    torch._functorch._aot_autograd.subclass_codegen
+    torch._higher_order_ops.passes.inline_invoke_subgraph
+    torch._inductor.bounds
+    torch._inductor.choices
+    torch._inductor.codegen.cpp
+    torch._inductor.codegen.memory_planning
+    torch._inductor.codegen.segmented_tree
+    torch._inductor.compile_fx
+    torch._inductor.extern_node_serializer
+    torch._inductor.hooks
+    torch._inductor.kernel_template_choice
+    torch._inductor.select_algorithm
+    torch._subclasses.schema_check_mode
+    torch.export._leakage_detection_utils
+    torch.export._trace
+    torch.export._unlift
+    torch.fx.experimental.validator
+    torch.utils._cpp_embed_headers
+""".split()
+# Built, or probed, at the first compilation; the first by `joint_graph`, `post_grad` or `pre_grad`.
+PATTERN_TABLES = "torch._inductor.fx_passes.{}.lazy_init"
+VECTOR_INSTRUCTIONS = "torch._inductor.cpu_vec_isa.pick_vec_isa"
+
+
 def list_backends() -> list[str]:
     """Return every backend name that torch.compile knows, debug ones included."""
     return sorted(lookup("torch._dynamo.list_backends")(None))

@@ -9,6 +9,7 @@ import contextlib
 import functools
 import gc
 import importlib
+import platform
 from collections.abc import Callable
 from typing import Any
 
@@ -17,39 +18,16 @@ import torch
 from torchparity import torchapi
 from torchparity.errors import TorchVersionError
 
-# Looked up, not imported: a version that has moved one of them is slower, not broken.
-MODULES = """
-    torch._dynamo.backends.debugging
-    torch._dynamo.dce_extra_outputs
-    torch._dynamo.repro.after_dynamo
-    torch._export.db.logging
-    torch._functorch._activation_checkpointing.remat_using_tags_for_fwd_loss_bwd_graph_pass
-    torch._functorch._aot_autograd.subclass_codegen
-    torch._higher_order_ops.passes.inline_invoke_subgraph
-    torch._inductor.bounds
-    torch._inductor.codegen.cpp
-    torch._inductor.codegen.memory_planning
-    torch._inductor.codegen.segmented_tree
-    torch._inductor.compile_fx
-    torch._inductor.extern_node_serializer
-    torch._inductor.hooks
-    torch._inductor.select_algorithm
-    torch._subclasses.schema_check_mode
-    torch.export._leakage_detection_utils
-    torch.export._trace
-    torch.export._unlift
-    torch.fx.experimental.validator
-    functorch.compile
-    sympy.tensor.tensor
-""".split()
+# Not torch's, and imported by it in the middle of a compilation.
+OTHERS = ("sympy.tensor.tensor", "sympy.physics.units")
 
 
 def warm_up(preload: list[str], *, compilers: bool, still_wanted: Callable[[], bool]) -> None:
     """Import what queries will need, and stop half-way where nobody wants it any more."""
     steps: list[Callable[[], Any]] = [functools.partial(importlib.import_module, name) for name in preload]
     if compilers:
-        steps += [functools.partial(_attempt, name) for name in MODULES]
-        steps += [_forget_tuning, torchapi.list_backends, _probe_vector_instructions]
+        steps += [functools.partial(_attempt, name) for name in (*torchapi.COMPILER_MODULES, *OTHERS)]
+        steps += [_forget_tuning, torchapi.list_backends, platform.platform, _probe_vector_instructions]
     if compilers and not _has_cuda():  # tracing the patterns would start CUDA, and no fork could use it after that
         steps += [_trace_patterns]
     for step in steps:
@@ -83,7 +61,7 @@ def _trace_patterns() -> None:
     if bar is not None:
         bar.monitor_interval = 0
     for name in ("joint_graph", "post_grad", "pre_grad"):
-        initialise = _attempt(f"torch._inductor.fx_passes.{name}.lazy_init")
+        initialise = _attempt(torchapi.PATTERN_TABLES.format(name))
         if initialise is not None:
             # A cache keyed by its arguments: this is how the compiler itself calls it.
             initialise(torch.device("cpu")) if name == "joint_graph" else initialise()
@@ -96,6 +74,6 @@ def _probe_vector_instructions() -> None:
 
     The probes are kept in torch's own cache folder, as in any other process; that of the pool is new and empty.
     """
-    pick = _attempt("torch._inductor.cpu_vec_isa.pick_vec_isa")
+    pick = _attempt(torchapi.VECTOR_INSTRUCTIONS)
     if pick is not None:
         pick()
