@@ -13,10 +13,10 @@ from torchparity.errors import (
     UsageError,
 )
 from torchparity.execute.isolated import run_bundle
-from torchparity.minifier.driver import Minified, minify
+from torchparity.minifier.driver import Minified
 from torchparity.minifier.reduction import Reduced, reduce_graph
 from torchparity.observe.guard import GuardWarning, guard
-from torchparity.pipeline import CaptureWarning, assert_parity, capture, check
+from torchparity.pipeline import CaptureWarning, assert_parity, capture, check, find_failing, minify, resume_minify
 from torchparity.records import Kind, LeafReport, Mismatch, Status, Verdict
 from torchparity.repro.bundle import read_bundle, write_bundle
 from torchparity.repro.case import Case
@@ -51,10 +51,12 @@ __all__ = [
     "capture",
     "check",
     "faults",
+    "find_failing",
     "guard",
     "minify",
     "read_bundle",
     "reduce_graph",
+    "resume_minify",
     "run_bundle",
     "same",
     "same_two_models",

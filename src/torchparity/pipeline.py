@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
+import tempfile
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -15,11 +17,18 @@ from torchparity.compare.judgement import Tolerance
 from torchparity.compare.leaves import walk
 from torchparity.errors import AccuracyError, TargetError, UsageError
 from torchparity.execute.ground import CANDIDATE_RUNS, NOISE_RUNS, Settings
+from torchparity.execute.isolated import run_bundle
 from torchparity.execute.oracle import Oracle
+from torchparity.execute.outcome import Limits
+from torchparity.execute.pool import Pool
+from torchparity.minifier.chase import Budget, Listener
+from torchparity.minifier.driver import SECONDS as QUERY_SECONDS
+from torchparity.minifier.driver import Job, Minified, continue_minify, start_minify
 from torchparity.observe.capture import Recorder
 from torchparity.records import Kind, ProgressCallback, Status, Verdict
+from torchparity.report.issue import write_issue
 from torchparity.report.terminal import plain_text
-from torchparity.repro.case import Case
+from torchparity.repro.case import LEVELS, Case
 from torchparity.run.loss import MEAN, PROJECTION, Loss
 from torchparity.run.recipe import Recipe, suggestion
 from torchparity.run.step import OptimizerFactory, Plan, Runner
@@ -184,6 +193,109 @@ def capture(
         told = f"the run ended early: {ending.failure.type}: {ending.failure.message}"
         warnings.warn(f"{told} (graphs after that were not seen)", CaptureWarning, stacklevel=2)
     return recorder.cases
+
+
+def find_failing(
+    model: Callable[..., Any] | Subject,
+    args: Sequence[Any] = (),
+    kwargs: Mapping[str, Any] | None = None,
+    *,
+    backend: str | Callable[..., Any] = "inductor",
+    pool: Pool | None = None,
+    limits: Limits | None = None,
+    **options: Any,
+) -> tuple[Case, Verdict]:
+    """Capture a model; return the first of its graphs that fails, judged in workers, and how; refuse where none does.
+
+    Graphs are asked as Dynamo leaves them first: what a decomposition does wrong is already in the graphs after
+    AOTAutograd, where eager and compiled agree again. `options` are those of `capture`.
+    """
+    subject = subject_of(model, args, kwargs, ())
+    with (
+        tempfile.TemporaryDirectory(prefix="torchparity-") as name,
+        contextlib.nullcontext(pool) if pool is not None else Pool(workers=1) as workers,
+    ):
+        cases = capture(subject, backend=backend, out=name, **options)
+        for case in sorted(cases, key=lambda entry: LEVELS.index(entry.level)):
+            verdict = run_bundle(Path(name) / case.name, pool=workers, limits=limits)
+            if verdict.status is Status.DIFFERS:
+                return case, verdict
+    raise UsageError(
+        f"no graph of {subject.name} fails by itself ({len(cases)} were judged)",
+        hint="`torchparity check` judges the model as a whole",
+    )
+
+
+def minify(
+    case: Case,
+    *,
+    out: str | Path | None = None,
+    check: str | None = None,
+    budget: float | None = None,
+    queries: int | None = None,
+    workers: int | None = None,
+    limits: Limits | None = None,
+    listen: Listener | None = None,
+    pool: Pool | None = None,
+    verdict: Verdict | None = None,
+) -> Minified:
+    """Return the smallest case found that fails as this one does: verified, with its script and its log.
+
+    Each question runs in a process of its own. The failure is pinned at the start: another kind of failure met on the
+    way is kept, and not followed. With `out`, everything is written there as it is found: the smallest case so far,
+    the log that `resume_minify` goes on from, at the end the script and an issue to paste. `check` is a command that
+    decides instead of the oracle: `{}` in it is the folder of a bundle, exit code 0 is interesting, 1 is not, anything
+    else unknown. `budget` is in seconds. `pool` and `verdict` are workers and an answer that are there already.
+    """
+    job = Job(check=check, limits=limits or Limits(seconds=QUERY_SECONDS), pool=pool, verdict=verdict)
+    small = start_minify(
+        case,
+        job,
+        out=Path(out) if out is not None else None,
+        budget=Budget(seconds=budget, queries=queries),
+        workers=workers,
+        listen=listen,
+    )
+    if out is not None:
+        leave_issue(small, Path(out))
+    return small
+
+
+def resume_minify(
+    folder: str | Path,
+    *,
+    budget: float | None = None,
+    queries: int | None = None,
+    workers: int | None = None,
+    listen: Listener | None = None,
+) -> Minified:
+    """Go on with a minification that was stopped; no query that was answered is asked again."""
+    small = continue_minify(
+        Path(folder), budget=Budget(seconds=budget, queries=queries), workers=workers, listen=listen
+    )
+    leave_issue(small, Path(folder))
+    return small
+
+
+def leave_issue(small: Minified, folder: Path) -> None:
+    """Write `issue.md` beside a script that was verified."""
+    if not small.script:
+        return
+    before = small.started_from
+    found = (
+        f"Found in a graph of {before['operations']} operations and made small by torchparity "
+        f"{small.environment.get('torchparity', '')} ({small.queries} queries)."
+    )
+    kind = str((small.signature or {}).get("kind", ""))
+    text = write_issue(
+        title=small.title or f"{small.recipe.backend_name()} differs from eager in {kind}",
+        script=small.script,
+        output=small.script_output,
+        reproduced=small.reproduced,
+        environment=small.environment,
+        found=found,
+    )
+    (folder / "issue.md").write_text(text, encoding="utf-8")
 
 
 def subject_of(

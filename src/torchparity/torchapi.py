@@ -335,6 +335,17 @@ def given_argument(operator: OpOverload, name: str, args: tuple[Any, ...], kwarg
     return None
 
 
+def has_schema(target: Any) -> bool:
+    """Tell whether a call is to an operator whose arguments are known."""
+    return isinstance(target, OpOverload)
+
+
+def required_arguments(operator: Any) -> int:
+    """Return how many arguments by position an operator cannot do without."""
+    arguments = operator._schema.arguments
+    return max((place + 1 for place, entry in enumerate(arguments) if not entry.has_default_value()), default=0)
+
+
 def base_name(operator: OpOverload) -> str:
     """Return `aten::add` for `aten.add.Tensor`."""
     name: str = operator._schema.name

@@ -36,7 +36,7 @@ def test_one_operation_is_left_and_fails_alone(failing, tmp_path):
     assert small.case.compute_nodes == 1
     assert "linear" in small.case.graph
     assert small.reproduced == (3, 3)
-    assert len(small.questions) == len(heard) <= 12
+    assert small.queries == len(heard) <= 12
     assert torchparity.run_bundle(tmp_path / "small").status is Status.DIFFERS
     assert read_bundle(tmp_path / "small").digest == small.case.digest
 

@@ -17,8 +17,6 @@ from torchparity.errors import UsageError
 from torchparity.execute.isolated import run_bundle
 from torchparity.execute.outcome import Limits
 from torchparity.execute.pool import Pool
-from torchparity.minifier.driver import Question
-from torchparity.minifier.driver import minify as minify_case
 from torchparity.pipeline import CaptureWarning
 from torchparity.pipeline import capture as capture_cases
 from torchparity.records import Status
@@ -100,31 +98,6 @@ def run(
     if json is not None:
         write_json(verdict, json)
     raise typer.Exit(verdict.exit_code)
-
-
-def minify(
-    bundle: Annotated[Path, typer.Argument(help="The folder of a bundle that fails.")],
-    out: Annotated[Path, typer.Option("--out", help="Folder for the small bundle.")] = Path("small"),
-    timeout: Annotated[float, typer.Option("--timeout", help="Seconds one query may take.")] = 300.0,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")] = False,
-) -> None:
-    """Make a failing bundle smaller, as long as it fails in the same way."""
-    progress = Console(stderr=True)
-
-    def listen(question: Question) -> None:
-        if not quiet:
-            answer = question.kind or question.status.value
-            progress.print(f"{question.compute_nodes} operations: {answer} ({question.seconds:.1f} s)", highlight=False)
-
-    case = read_bundle(bundle)
-    small = minify_case(case, out=out, limits=limits_of(timeout, None), listen=listen)
-    again, times = small.reproduced
-    console = Console()
-    console.print(
-        f"{case.compute_nodes} operations became {small.case.compute_nodes}, after {len(small.questions)} queries"
-    )
-    console.print(f"reproduced {again} of {times}; it is in {escape(str(out))}", highlight=False)
-    raise typer.Exit(0 if again == times else 125)
 
 
 def show(bundle: Annotated[Path, typer.Argument(help="The folder of a bundle.")]) -> None:

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from torchparity.cli import cases
+from torchparity.cli import cases, minify
 from torchparity.cli.isolated import check_elsewhere
 from torchparity.cli.progress import ProgressLine
 from torchparity.cli.target import load_subject
@@ -180,7 +180,7 @@ def check(
 app.command()(cases.capture)
 app.command()(cases.run)
 app.command()(cases.show)
-app.command()(cases.minify)
+app.command()(minify.minify)
 
 
 @app.command()

@@ -17,7 +17,7 @@ from torchparity.execute.outcome import Ending, Limits, Outcome
 from torchparity.execute.pool import Pool
 from torchparity.execute.wire import pack, verdict_from
 from torchparity.records import Failure, Kind, Progress, ProgressCallback, RunRecord, Status, Verdict
-from torchparity.repro.bundle import read_bundle
+from torchparity.repro.bundle import located, read_bundle
 
 # A candidate that dies of one of these did so itself; other signals come from outside.
 OWN_SIGNALS = (signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGSYS)
@@ -53,6 +53,7 @@ def run_bundle(
     progress: ProgressCallback | None = None,
 ) -> Verdict:
     """Judge a bundle in a clean process."""
+    folder = located(Path(folder))
     case = read_bundle(folder)  # What is damaged is refused before anything runs.
     payload = {"folder": str(folder.resolve())}
     return judge_elsewhere(

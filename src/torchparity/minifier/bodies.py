@@ -4,61 +4,31 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterable
-from typing import Protocol
+from dataclasses import replace
 
 import torch
-from torch.fx import GraphModule, Node
+from torch.fx import Node
 
-from torchparity.minifier.extract import Part
+from torchparity.minifier.gate import Gate
+from torchparity.minifier.part import Part, bodies_of
 from torchparity.minifier.recording import COMPUTE
-from torchparity.minifier.search import needed
 
 Place = tuple[str, str]
 
 
-class Asks(Protocol):
-    """What is needed of the gate."""
-
-    best: Part | None
-
-    def fails(self, part: Part) -> bool:
-        """Ask whether a part fails."""
-
-
-def reduce_bodies(gate: Asks) -> None:
+def reduce_bodies(gate: Gate) -> None:
     """Leave out nodes of bodies that the failure does not need, all bodies together.
 
     cond(p, x -> f(g(x)), x -> h(x)) -> cond(p, x -> g(x), x -> x). About 2 k log2(n / k) queries.
     """
-    part = gate.best
-    if part is None:
-        return
+    part = gate.current
     places = [
         (path, node.name)
         for path, body in bodies_of(part.graph_module).items()
         for node in body.graph.nodes
         if node.op in COMPUTE
     ]
-    if not places:
-        return
-
-    def fails(kept: list[Place]) -> bool:
-        smaller = without(part, [place for place in places if place not in set(kept)])
-        return smaller is not None and gate.fails(smaller)
-
-    if fails([]):
-        return
-    needed(places, fails)
-
-
-def bodies_of(graph_module: GraphModule) -> dict[str, GraphModule]:
-    """Return the graph modules that a graph's operators are given, by path."""
-    used = {str(node.target) for node in graph_module.graph.nodes if node.op == "get_attr"}
-    return {
-        name: module
-        for name, module in graph_module.named_modules()
-        if isinstance(module, GraphModule) and name and name.split(".")[0] in {path.split(".")[0] for path in used}
-    }
+    gate.needed(places, lambda kept: without(part, [place for place in places if place not in set(kept)]))
 
 
 def without(part: Part, left_out: Iterable[Place]) -> Part | None:
@@ -79,7 +49,7 @@ def without(part: Part, left_out: Iterable[Place]) -> Part | None:
                 bodies[path].graph.erase_node(node)
                 removed += 1
         bodies[path].recompile()
-    return Part(made, part.inputs, part.compute_nodes) if removed else None
+    return replace(part, graph_module=made) if removed else None
 
 
 def same_shape(left: Node, right: Node) -> bool:

@@ -2,189 +2,245 @@
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
+import os
+import shlex
+import shutil
+import signal
+import subprocess
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+import time
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch.fx import GraphModule, Node
 
-from torchparity.errors import CaseError, UsageError
-from torchparity.execute.cases import load_case
+from torchparity.errors import UsageError
+from torchparity.execute.environment import environment
 from torchparity.execute.isolated import run_bundle
 from torchparity.execute.outcome import Limits
 from torchparity.execute.pool import Pool
-from torchparity.minifier.extract import Extractor, Part
-from torchparity.minifier.reduction import reduce_graph
-from torchparity.records import Status, Verdict
-from torchparity.repro.bundle import write_bundle
-from torchparity.repro.case import Case, make_case, write_graph
+from torchparity.minifier.chase import Budget, BudgetSpent, Chase, Judge, Listener
+from torchparity.minifier.delivery import VERIFICATIONS, Delivered, deliver, nearest
+from torchparity.minifier.gate import Gate
+from torchparity.minifier.log import NAME, Log, resumed
+from torchparity.minifier.reduction import reduce_part
+from torchparity.minifier.signature import Answer, Signature, answer_of
+from torchparity.records import Verdict
+from torchparity.repro.bundle import read_bundle, write_bundle
+from torchparity.repro.case import Case
 
 SECONDS = 300.0
-VERIFICATIONS = 3
-# Kinds of difference that a value has where it is made, and that can be seen by looking at intermediate values.
-VALUES = ("value", "bias", "nonfinite", "integer")
+CHECK = Signature(kind="check")
+INTERESTING, NOT_INTERESTING = 0, 1
 
 
 @dataclass(frozen=True, kw_only=True)
-class Question:
-    """One query: how many nodes it asked about, and what it heard."""
+class Minified(Case):
+    """The smallest case found: verified, with the script to hand over and everything that finding it took.
 
-    compute_nodes: int
-    status: Status
-    kind: str
-    seconds: float
-
-
-Listener = Callable[[Question], None]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Minified:
-    """The smallest case found, how often it was reproduced in fresh processes, and every question on the way."""
-
-    case: Case
-    reproduced: tuple[int, int]
-    questions: tuple[Question, ...]
-    verdict: Verdict
-
-
-@dataclass
-class Chase:
-    """Asks about cases in workers, and knows the failure that is chased."""
-
-    case: Case
-    pool: Pool
-    folder: Path
-    limits: Limits
-    listen: Listener | None = None
-    signature: tuple[str, str] = ("", "")
-    questions: list[Question] = field(default_factory=list)
-
-    def ask(self, case: Case) -> Verdict:
-        """Judge a case in a worker."""
-        path = write_bundle(case, self.folder / f"{len(self.questions) + 1:04d}")
-        verdict = run_bundle(path, pool=self.pool, limits=self.limits)
-        question = Question(
-            compute_nodes=case.compute_nodes, status=verdict.status, kind=verdict.kind, seconds=verdict.seconds
-        )
-        self.questions.append(question)
-        if self.listen is not None:
-            self.listen(question)
-        return verdict
-
-    def start(self) -> Verdict:
-        """See the failure in a worker, and pin it."""
-        verdict = self.ask(self.case)
-        if verdict.status is not Status.DIFFERS:
-            why = verdict.reasons[0] if verdict.reasons else "no reason given"
-            raise UsageError(
-                f"{self.case.name} does not fail here: {verdict.status.value}, {why}",
-                hint="`torchparity run` shows the verdict; there is nothing to make smaller",
-            )
-        self.signature = signature_of(verdict)
-        return verdict
-
-    def fails(self, graph_module: GraphModule, inputs: list[Any]) -> bool:
-        """Tell whether a graph fails as the case does."""
-        try:
-            return signature_of(self.ask(self.case_of(graph_module, inputs))) == self.signature
-        except CaseError:
-            return False
-
-    def case_of(self, graph_module: GraphModule, inputs: list[Any]) -> Case:
-        """Return the case of a smaller graph, compiled as the first one was."""
-        case = self.case
-        differentiable = any(isinstance(value, torch.Tensor) and value.requires_grad for value in inputs)
-        loaded = load_case(case)
-        return make_case(
-            write_graph(with_shapes(graph_module, inputs), inputs),
-            inputs,
-            name=case.name,
-            level=case.level,
-            direction=case.direction,
-            recipe=replace(case.recipe, dynamic=None) if not case.symbols else case.recipe,
-            backward=case.backward and differentiable,
-            random=loaded.make()[2],
-            autocast=case.autocast,
-            origin={"smaller than": case.digest},
-            environment=case.environment,
-        )
-
-    def suspects(self, extractor: Extractor) -> Iterator[Sequence[Node]]:
-        """Yield the first node whose value differs when all values are looked at, alone and with what feeds it."""
-        if self.signature[0] not in VALUES:
-            return
-        part, nodes = extractor.tapped()
-        culprit = self.first_wrong(part, nodes)
-        if culprit is None:
-            return
-        yield [culprit]
-        around = [culprit]
-        for _ in range(3):
-            feeders = {argument for node in around for argument in node.all_input_nodes}
-            around = [node for node in extractor.compute if node in feeders or node in set(around)]
-            yield around
-
-    def first_wrong(self, part: Part, nodes: list[Node]) -> Node | None:
-        """Ask about every intermediate value at once; return the first node whose value is wrong."""
-        try:
-            fresh = part.fresh()
-            verdict = self.ask(replace(self.case_of(fresh.graph_module, list(fresh.inputs)), backward=False))
-        except CaseError:
-            return None
-        wrong = {leaf.path for leaf in verdict.leaves if leaf.status is Status.DIFFERS}
-        return next((node for place, node in enumerate(nodes) if f"output[{place}]" in wrong), None)
-
-
-def signature_of(verdict: Verdict) -> tuple[str, str]:
-    """Return what a failure is recognised by: its kind, and the type of the error."""
-    if verdict.status is not Status.DIFFERS:
-        return verdict.status.value, ""
-    return verdict.kind, verdict.failure.type if verdict.failure is not None else ""
-
-
-def with_shapes(graph_module: GraphModule, inputs: list[Any]) -> GraphModule:
-    """Return a graph that tells the shapes of its inputs."""
-    places = [node for node in graph_module.graph.nodes if node.op == "placeholder"]
-    for node, value in zip(places, inputs, strict=True):
-        if isinstance(value, torch.Tensor):
-            node.meta["val"] = value.detach().to("meta")
-    return graph_module
-
-
-def minify(
-    case: Case,
-    *,
-    out: str | Path | None = None,
-    limits: Limits | None = None,
-    listen: Listener | None = None,
-) -> Minified:
-    """Return the smallest case found that fails as this one does; with `out`, write its bundle there.
-
-    Each question runs in a process of its own. The failure is pinned at the start: another kind of failure met on
-    the way is not followed.
+    `reproduced` counts the cold processes in which the script failed as it should. `others` are cases that fail in
+    another way, `passing` is the nearest one that does not fail. `complete` is False where the budget or the user
+    ended the search.
     """
-    with tempfile.TemporaryDirectory(prefix="torchparity-") as name, Pool(workers=1) as pool:
-        chase = Chase(case, pool, Path(name), limits or Limits(seconds=SECONDS), listen)
-        chase.start()
-        loaded = load_case(case)
-        model, inputs, _ = loaded.make()
-        graph_module = loaded.graph_of(model)
-        reduced = reduce_graph(
-            graph_module, inputs, fails=chase.fails, suspects=chase.suspects, gradients=case.backward
-        )
-        small = chase.case_of(reduced.graph_module, reduced.inputs)
-        small = replace(small, signature={"kind": chase.signature[0], "summary": f"differs in {chase.signature[0]}"})
-        verdicts = [chase.ask(small) for _ in range(VERIFICATIONS)]
-        again = sum(signature_of(verdict) == chase.signature for verdict in verdicts)
-    if out is not None:
-        write_bundle(small, Path(out))
+
+    reproduced: tuple[int, int] = (0, VERIFICATIONS)
+    queries: int = 0
+    seconds: float = 0.0
+    complete: bool = True
+    script: str = ""
+    script_output: str = ""
+    script_is_plain: bool = False
+    title: str = ""
+    passing: Case | None = None
+    others: Mapping[str, Case] = field(default_factory=dict)
+    log: tuple[Mapping[str, Any], ...] = ()
+    started_from: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def case(self) -> Case:
+        """The case alone."""
+        names = [entry.name for entry in dataclasses.fields(Case)]
+        return Case(**{name: getattr(self, name) for name in names})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """What a minification asks, and how; the log remembers it."""
+
+    check: str | None = None
+    limits: Limits = field(default_factory=lambda: Limits(seconds=SECONDS))
+    # A pool to ask in, and what is already known of the case; where there are any.
+    pool: Pool | None = None
+    verdict: Verdict | None = None
+
+    def facts(self) -> dict[str, Any]:
+        """Return the job as plain data."""
+        return {"check": self.check, "seconds": self.limits.seconds, "memory": self.limits.memory}
+
+    @classmethod
+    def from_facts(cls, facts: Mapping[str, Any]) -> Job:
+        """Return the job that a log remembers."""
+        return cls(check=facts["check"], limits=Limits(seconds=facts["seconds"], memory=facts["memory"]))
+
+
+def start_minify(
+    case: Case, job: Job, *, out: Path | None, budget: Budget, workers: int | None, listen: Listener | None
+) -> Minified:
+    """Make a case small in a folder of its own."""
+    with folder_for(out) as folder:
+        if (folder / NAME).exists():
+            raise UsageError(
+                f"{folder} holds a minification already", hint=f"go on with `--resume {folder}`, or name another folder"
+            )
+        write_bundle(case, folder / "start")
+        log = Log(folder / NAME)
+        log.write("start", case=case.digest, **job.facts())
+        return run_job(case, job, folder, log, budget=budget, workers=workers, listen=listen)
+
+
+def continue_minify(folder: Path, *, budget: Budget, workers: int | None, listen: Listener | None) -> Minified:
+    """Go on where a minification was stopped: what the log answers is not asked again."""
+    log = resumed(folder)
+    for leftover in folder.glob(".*"):
+        shutil.rmtree(leftover, ignore_errors=True)
+    shutil.rmtree(folder / "queries", ignore_errors=True)
+    case = read_bundle(folder / "start")
+    job = Job.from_facts(log.header)
+    return run_job(case, job, folder, log, budget=budget, workers=workers, listen=listen)
+
+
+def run_job(
+    case: Case,
+    job: Job,
+    folder: Path,
+    log: Log,
+    *,
+    budget: Budget,
+    workers: int | None,
+    listen: Listener | None,
+) -> Minified:
+    """Chase the failure, and hand over what was found, however far that was."""
+    began = time.monotonic()
+    width = workers or (job.pool.workers if job.pool is not None else default_workers())
+    interrupted = complete = False
+    with judging(job, width) as judge:
+        chase = Chase(case, judge, folder=folder / "queries", log=log, width=width, budget=budget, listen=listen)
+        gate = Gate(chase)
+        try:
+            chase.start(answer_of(job.verdict) if job.verdict is not None else None)
+            reduce_part(gate, chase.extractor(), chase.suspects)
+            complete = True
+        except (BudgetSpent, KeyboardInterrupt) as stopped:
+            if gate.best is None:
+                raise
+            interrupted = isinstance(stopped, KeyboardInterrupt)
+        finally:
+            chase.close()
+        result = handed_over(chase, gate, folder, interrupted=interrupted)
+    chase.end()
+    log.write("ended", complete=complete, reproduced=list(result.reproduced))
+    log.close()
+    shutil.rmtree(folder / "queries", ignore_errors=True)
+    return replace(result, complete=complete, seconds=time.monotonic() - began)
+
+
+def handed_over(chase: Chase, gate: Gate, folder: Path, *, interrupted: bool) -> Minified:
+    """Write what was found: the case with its failure, the script, the nearest case that passes, the other failures."""
+    signature = chase.signature
+    assert signature is not None
+    started = chase.case
+    small = replace(
+        chase.case_of(gate.current),
+        signature={"kind": signature.kind, "error": signature.error, "summary": f"fails: {signature.text}"},
+        environment={**started.environment, **environment(torch.device("cpu"))},
+    )
+    write_bundle(small, folder / "case")
+    passing = nearest(gate.passing, gate.current)
+    passing_case = chase.case_of(passing) if passing is not None else None
+    if passing_case is not None:
+        write_bundle(passing_case, folder / "passing")
+    others = {}
+    for number, (other, path) in enumerate(chase.others.items(), start=1):
+        if path.exists():
+            kept = folder / "others" / f"{number:02d}_{other.kind}"
+            kept.parent.mkdir(exist_ok=True)
+            if not kept.exists():
+                shutil.copytree(path, kept)
+            others[other.text] = read_bundle(kept)
+    if interrupted:
+        delivered = Delivered(text="", plain=False, output="", reproduced=(0, 0))
+    else:
+        delivered = deliver(small, folder, signature, tolerance=chase.best_answer.tolerance)
     return Minified(
-        case=small,
-        reproduced=(again, VERIFICATIONS),
-        questions=tuple(chase.questions),
-        verdict=verdicts[-1],
+        **{entry.name: getattr(small, entry.name) for entry in dataclasses.fields(Case)},
+        reproduced=delivered.reproduced,
+        queries=chase.queries,
+        script=delivered.text,
+        script_output=delivered.output,
+        script_is_plain=delivered.plain,
+        title=delivered.text.split("\n", 1)[0].strip('"') if delivered.plain else "",
+        log=tuple(chase.log.entries()),
+        passing=passing_case,
+        others=others,
+        started_from={"name": started.name, "operations": started.compute_nodes, "inputs": len(started.inputs)},
+    )
+
+
+@contextlib.contextmanager
+def folder_for(out: str | Path | None) -> Iterator[Path]:
+    """Yield the folder to write to; one that goes away again where none was named."""
+    if out is None:
+        with tempfile.TemporaryDirectory(prefix="torchparity-") as name:
+            yield Path(name)
+        return
+    folder = Path(out)
+    if folder.exists() and not (folder / NAME).exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise UsageError(f"{folder} is not empty", hint="name another folder; this one would be written over")
+    folder.mkdir(parents=True, exist_ok=True)
+    yield folder
+
+
+def default_workers() -> int:
+    """Return how many queries run at once: a compilation keeps more than one core busy."""
+    return min(8, max(1, (os.cpu_count() or 1) // 2))
+
+
+@contextlib.contextmanager
+def judging(job: Job, width: int) -> Iterator[Judge]:
+    """Yield what answers about a bundle: the oracle in workers, or the user's own command."""
+    command = job.check
+    if command is not None:
+        yield lambda path: run_check(command, path, job.limits)
+        return
+    with contextlib.nullcontext(job.pool) if job.pool is not None else Pool(workers=width) as pool:
+        yield lambda path: answer_of(run_bundle(path, pool=pool, limits=job.limits))
+
+
+def run_check(command: str, path: Path, limits: Limits) -> Answer:
+    """Let the user's command decide about a bundle."""
+    started = time.monotonic()
+    process = subprocess.Popen(
+        command.replace("{}", shlex.quote(str(path))),
+        shell=True,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    try:
+        code = process.wait(timeout=limits.seconds)
+    except BaseException as error:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        if not isinstance(error, subprocess.TimeoutExpired):
+            raise
+        code = -signal.SIGKILL
+    return Answer(
+        signatures=(CHECK,) if code == INTERESTING else (),
+        same=code == NOT_INTERESTING,
+        seconds=time.monotonic() - started,
     )

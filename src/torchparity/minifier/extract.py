@@ -8,67 +8,47 @@ A node that is left out is
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Iterable
-from dataclasses import dataclass
+import contextlib
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
 from torch.fx import Graph, GraphModule, Node
 
-from torchparity.minifier.recording import Recording, alike, copied
+from torchparity.minifier.part import Part, Setting, placeholders
+from torchparity.minifier.recording import Recording, alike, copied_together
+from torchparity.repro.fills import DATA, Fill
 from torchparity.repro.values import literal
-
-
-@dataclass(frozen=True)
-class Part:
-    """A graph, the inputs it takes, and how many nodes of it count."""
-
-    graph_module: GraphModule
-    inputs: tuple[Any, ...]
-    compute_nodes: int
-
-    def fresh(self) -> Part:
-        """Return a copy that may be changed."""
-        return Part(copy.deepcopy(self.graph_module), tuple(copied(value) for value in self.inputs), self.compute_nodes)
-
-    @property
-    def elements(self) -> int:
-        """How many numbers the inputs hold."""
-        return sum(value.numel() for value in self.inputs if isinstance(value, torch.Tensor))
-
-    @property
-    def size(self) -> tuple[int, int, int, int, int]:
-        """The order of parts: nodes that count, inputs, outputs, elements, length of the code with its bodies."""
-        outputs = next(node for node in self.graph_module.graph.nodes if node.op == "output").all_input_nodes
-        return self.compute_nodes, len(self.inputs), len(outputs), self.elements, len(self.key)
-
-    @property
-    def key(self) -> str:
-        """What tells a part from others: its code, its bodies' code and what its inputs look like."""
-        bodies = [module.code for module in self.graph_module.modules() if isinstance(module, GraphModule)]
-        shapes = [
-            f"{value.dtype}{tuple(value.shape)}" if isinstance(value, torch.Tensor) else repr(value)
-            for value in self.inputs
-        ]
-        return "\n".join([*bodies, *shapes])
 
 
 class Extractor:
     """Makes parts of one graph."""
 
-    def __init__(self, graph_module: GraphModule, inputs: Iterable[Any], *, gradients: bool = False) -> None:
+    def __init__(
+        self,
+        graph_module: GraphModule,
+        inputs: Sequence[Any],
+        *,
+        gradients: bool = False,
+        fills: Sequence[Fill] = (),
+        setting: Setting | None = None,
+        around: contextlib.AbstractContextManager[Any] | None = None,
+    ) -> None:
         self.graph_module = graph_module
         self.inputs = list(inputs)
-        self.recording = Recording(graph_module, self.inputs, gradients=gradients)
+        self.setting = setting
+        self.fills = dict(zip(placeholders(graph_module), fills, strict=True)) if fills else {}
+        self.recording = Recording(graph_module, self.inputs, gradients=gradients, around=around)
         nodes = list(graph_module.graph.nodes)
-        self.placeholders = [node for node in nodes if node.op == "placeholder"]
-        self.compute = [node for node in nodes if self.recording.is_compute(node)]
+        reached = self.recording.results.keys() | {self.recording.raised}
+        self.compute = [node for node in nodes if node in reached and self.recording.is_compute(node)]
         self.output = nodes[-1]
+        self.given = dict(zip(placeholders(graph_module), self.inputs, strict=True))
 
     def whole(self) -> Part:
         """Return the graph as it is."""
-        return Part(self.graph_module, tuple(copied(value) for value in self.inputs), len(self.compute))
+        nodes = sum(self.recording.is_compute(node) for node in self.graph_module.graph.nodes)
+        return Part(self.graph_module, copied_together(self.inputs), nodes, tuple(self.fills.values()), self.setting)
 
     def tapped(self) -> tuple[Part, list[Node]]:
         """Return the whole graph with every tensor that it computes as an output, and the nodes of these outputs."""
@@ -93,6 +73,7 @@ class _Build:
         self.made: dict[Node, Node] = {}
         self.given: dict[tuple[Node, int], Node] = {}
         self.values: list[Any] = []
+        self.fills: list[Fill] = []
         self.used: set[Node] = set()
         self.origins: dict[Node, Node] = {}
         # The kept nodes that a kept node depends on, itself included, as bits.
@@ -103,7 +84,7 @@ class _Build:
     def part(self, *, tap: bool = False) -> Part:
         """Copy the kept nodes in order, and return what came of it."""
         for node in self.extractor.graph_module.graph.nodes:
-            if node in self.keep or (self.recording.is_pick(node) and node.args[0] in self.made):
+            if node in self.keep or (node.args and node.args[0] in self.made and self.recording.is_pick(node)):
                 self.made[node] = self._copy(node)
         wanted = [node for node in self.extractor.output.all_input_nodes if node in self.made and not self.only_sinks]
         sinks = [node for node in self.made if node not in self.used and node not in wanted and self._is_result(node)]
@@ -111,10 +92,11 @@ class _Build:
         results = [self.made[node] for node in (self.tapped if tap else [*wanted, *sinks])]
         self.graph.output(tuple(results))
         made = GraphModule(self.extractor.graph_module, self.graph)
-        return Part(made, tuple(copied(value) for value in self.values), len(self.keep))
+        fills = tuple(self.fills) if self.extractor.fills else ()
+        return Part(made, copied_together(self.values), len(self.keep), fills, self.extractor.setting)
 
     def _is_result(self, node: Node) -> bool:
-        return not isinstance(self.recording.results[node], tuple | list)
+        return not isinstance(self.recording.results.get(node), tuple | list)
 
     def _copy(self, node: Node) -> Node:
         """Copy a node; its arguments become what stands for them."""
@@ -141,25 +123,32 @@ class _Build:
             if found is not None:
                 return self.made[found]
         value = self.recording.seen[(node, user)]
+        if (node, user) in self.recording.pristine:
+            value = self.extractor.given[node]  # As it came, with the memory that it shares.
         if not isinstance(value, torch.Tensor) and literal(value) is not None and node.op != "placeholder":
             return value
         key = (node, id(value))
         if key not in self.given:
-            self.given[key] = self._at_top(lambda: self.graph.placeholder(node.name))
+            # A value that changed between two uses is two inputs.
+            number = sum(given is node for given, _ in self.given)
+            name = f"{node.name}_{number}" if number else node.name
+            self.given[key] = self._at_top(lambda: self.graph.placeholder(name))
             self.given[key].meta = dict(node.meta)
             self.values.append(value)
+            pristine = (node, user) in self.recording.pristine
+            self.fills.append(self.extractor.fills.get(node, DATA) if pristine else DATA)
         return self.given[key]
 
     def _behind(self, node: Node) -> Node | None:
         """Return the kept node that a left-out node is bypassed to: the one that most depends on other kept ones."""
-        wanted = self.recording.results[node]
+        wanted = self.recording.results.get(node)
         level, seen = [node], {node}
         best: Node | None = None
         while level:
             below = []
             for entry in level:
                 for argument in entry.all_input_nodes:
-                    if argument in seen or not alike(self.recording.results[argument], wanted):
+                    if argument in seen or not alike(self.recording.results.get(argument), wanted):
                         continue
                     seen.add(argument)
                     if argument not in self.depends:

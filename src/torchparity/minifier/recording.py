@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -15,22 +17,45 @@ COMPUTE = ("call_function", "call_method", "call_module")
 class Recording(Interpreter):
     """Runs a graph once and keeps the value of every node, as each of its users saw it.
 
-    An in-place operation changes a value between two uses, so values are kept by version.
+    An in-place operation changes a value between two uses, so values are kept by version. A graph that the model
+    itself refuses (a compiler may accept it) is known up to the node that `raised`.
     """
 
-    def __init__(self, graph_module: GraphModule, inputs: list[Any], *, gradients: bool = False) -> None:
+    def __init__(
+        self,
+        graph_module: GraphModule,
+        inputs: Sequence[Any],
+        *,
+        gradients: bool = False,
+        around: contextlib.AbstractContextManager[Any] | None = None,
+    ) -> None:
         super().__init__(graph_module)
         self.seen: dict[tuple[Node, Node], Any] = {}
         self.results: dict[Node, Any] = {}
+        # Inputs of the graph that were still as they came when a node used them.
+        self.pristine: set[tuple[Node, Node]] = set()
+        self._first_version: dict[Node, int] = {}
+        self.raised: Node | None = None
+        self.error: Exception | None = None
         self._kept: dict[tuple[Node, int], Any] = {}
-        with torch.set_grad_enabled(gradients):
-            self.run(*[copied(value) for value in inputs], enable_io_processing=False)
+        with torch.set_grad_enabled(gradients), around or contextlib.nullcontext():
+            self.run(*copied_together(inputs), enable_io_processing=False)
         self._kept.clear()
+        self.env.clear()
+
+    def run(self, *args: Any, **options: Any) -> Any:
+        """Run as far as the graph lets itself be run."""
+        try:
+            return super().run(*args, **options)
+        except Exception as error:
+            if self.raised is None:
+                raise
+            self.error = error.with_traceback(None)
 
     def is_pick(self, node: Node) -> bool:
         """Tell whether a node only takes one of several results of another node."""
         named = node.op == "call_function" and getattr(node.target, "__name__", "") == "getitem"
-        return named and isinstance(node.args[0], Node) and isinstance(self.results[node.args[0]], tuple | list)
+        return named and isinstance(node.args[0], Node) and isinstance(self.results.get(node.args[0]), tuple | list)
 
     def is_compute(self, node: Node) -> bool:
         """Tell whether a node counts."""
@@ -39,17 +64,53 @@ class Recording(Interpreter):
     def run_node(self, n: Node) -> Any:
         """Keep what the node's arguments are now, run it, and keep what it gives."""
         for argument in n.all_input_nodes:
-            self.seen[(argument, n)] = self._value(argument)
-        result = super().run_node(n)
+            version = version_of(self.env[argument])
+            self.seen[(argument, n)] = self._value(argument, version)
+            if self._first_version.get(argument) == version:
+                self.pristine.add((argument, n))
+        try:
+            result = super().run_node(n)
+        except Exception:
+            self.raised = n
+            raise
         self.results[n] = copied(result)
+        if n.op == "placeholder":
+            self._first_version[n] = version_of(result)
         return result
 
-    def _value(self, node: Node) -> Any:
-        value = self.env[node]
-        version = sum(leaf._version for leaf in torchapi.tree_leaves(value) if isinstance(leaf, torch.Tensor))
+    def _value(self, node: Node, version: int) -> Any:
         if (node, version) not in self._kept:
-            self._kept[(node, version)] = copied(value)
+            self._kept[(node, version)] = copied(self.env[node])
         return self._kept[(node, version)]
+
+
+def version_of(value: Any) -> int:
+    """Return how often the tensors of a value have been written to."""
+    return sum(leaf._version for leaf in torchapi.tree_leaves(value) if isinstance(leaf, torch.Tensor))
+
+
+def copied_together(values: Sequence[Any]) -> tuple[Any, ...]:
+    """Return fresh values; tensors that share memory share it again."""
+    places = [
+        value.untyped_storage().data_ptr() if isinstance(value, torch.Tensor) and has_storage(value) else 0
+        for value in values
+    ]
+    storages: dict[int, torch.UntypedStorage] = {}
+    made = []
+    for place, value in zip(places, values, strict=True):
+        if place and (places.count(place) > 1 or value.storage_offset()):
+            storage = storages.setdefault(place, value.untyped_storage().clone())
+            fresh = torch.empty(0, dtype=value.dtype, device=value.device)
+            fresh.set_(storage, value.storage_offset(), value.shape, value.stride())
+            made.append(fresh.requires_grad_(value.requires_grad))
+        else:
+            made.append(copied(value))
+    return tuple(made)
+
+
+def has_storage(tensor: torch.Tensor) -> bool:
+    """Tell whether a tensor is a plain view of memory."""
+    return type(tensor) in (torch.Tensor, torch.nn.Parameter) and tensor.layout == torch.strided
 
 
 def copied(value: Any) -> Any:
@@ -60,6 +121,8 @@ def copied(value: Any) -> Any:
 def _copied_leaf(value: Any) -> Any:
     if not isinstance(value, torch.Tensor):
         return value
+    if not has_storage(value):
+        return value.detach().clone().requires_grad_(value.requires_grad)
     made = torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=value.device)
     if any(step == 0 and size > 1 for step, size in zip(value.stride(), value.shape, strict=True)):
         made = value.detach().clone()

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from torch.fx import GraphModule, Node
 
 from torchparity.errors import UsageError
 from torchparity.minifier.bodies import reduce_bodies
-from torchparity.minifier.extract import Extractor, Part
-from torchparity.minifier.search import needed
+from torchparity.minifier.extract import Extractor
+from torchparity.minifier.gate import Direct, Gate, Predicate
+from torchparity.minifier.part import Part
+from torchparity.minifier.simplify import simplify
 
-Predicate = Callable[[GraphModule, list[Any]], bool]
 Suspects = Callable[[Extractor], Iterable[Sequence[Node]]]
+# The passes are run again as long as they find something, and no more often than this.
+ROUNDS = 5
+# About how many questions the passes after the search for nodes take.
+PASSES = 10
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,57 +32,44 @@ class Reduced:
     compute_nodes: int
 
 
-@dataclass
-class Gate:
-    """The only place where the current graph is replaced: asks, remembers, counts, and adopts what is smaller."""
-
-    predicate: Predicate
-    best: Part | None = None
-    queries: int = 0
-    _answers: dict[str, bool] = field(default_factory=dict)
-
-    def fails(self, part: Part) -> bool:
-        """Ask whether a part fails, once; adopt it where it does and is smaller than the best so far."""
-        key = part.key
-        if key not in self._answers:
-            self.queries += 1
-            fresh = part.fresh()
-            self._answers[key] = bool(self.predicate(fresh.graph_module, list(fresh.inputs)))
-        failed = self._answers[key]
-        if failed and (self.best is None or part.size < self.best.size):
-            self.best = part
-        return failed
-
-
 def reduce_graph(
     graph_module: GraphModule,
     inputs: Sequence[Any],
     *,
     fails: Predicate,
-    suspects: Suspects | None = None,
     gradients: bool = False,
 ) -> Reduced:
     """Return the smallest graph found that still fails, with its inputs.
 
-    `fails(graph_module, inputs)` is asked about graphs of fewer and fewer nodes; it may compile, run, compare, or only
-    look at the graph. It gets copies, and may change them. `suspects` names small sets of nodes to try first.
-    `gradients` keeps the values that become inputs differentiable.
+    `fails(graph_module, inputs)` is asked about graphs of fewer and fewer nodes, then of smaller and plainer inputs; it
+    may compile, run, compare, or only look at the graph. It gets copies, and may change them. `gradients` keeps the
+    values that become inputs differentiable.
     """
-    extractor = Extractor(graph_module, inputs, gradients=gradients)
-    gate = Gate(fails)
-    if not gate.fails(extractor.whole()):
-        raise UsageError("the graph does not fail as it is", hint="`fails` must return True for the graph to reduce")
-    kept = jump(extractor, gate, suspects) or keep_needed(extractor, gate)
-    drop_outputs(extractor, gate, kept)
-    reduce_bodies(gate)
-    best = gate.best
-    assert best is not None
+    gate = Gate(Direct(fails))
+    reduce_part(gate, Extractor(graph_module, inputs, gradients=gradients))
+    best = gate.current
     return Reduced(
         graph_module=best.graph_module,
         inputs=list(best.inputs),
         queries=gate.queries,
         compute_nodes=best.compute_nodes,
     )
+
+
+def reduce_part(gate: Gate, extractor: Extractor, suspects: Suspects | None = None) -> None:
+    """Run every pass until none of them finds anything."""
+    if not gate.fails(extractor.whole()):
+        raise UsageError("the graph does not fail as it is", hint="`fails` must return True for the graph to reduce")
+    gate.asker.expect("nodes", 2 * len(extractor.compute).bit_length() + PASSES)
+    kept = jump(extractor, gate, suspects) or keep_needed(extractor, gate)
+    drop_outputs(extractor, gate, kept)
+    for _ in range(ROUNDS):
+        before = gate.current.key
+        reduce_bodies(gate)
+        simplify(gate)
+        if gate.current.key == before:
+            break
+        fewer_nodes(gate)
 
 
 def jump(extractor: Extractor, gate: Gate, suspects: Suspects | None) -> list[Node]:
@@ -96,8 +88,7 @@ def keep_needed(extractor: Extractor, gate: Gate) -> list[Node]:
     compute = extractor.compute
     if not gate.fails(extractor.part(compute)):
         return compute
-    kept = needed(compute, lambda nodes: gate.fails(extractor.part(nodes)))
-    return again_without(extractor, gate, kept)
+    return again_without(extractor, gate, gate.needed(compute, extractor.part))
 
 
 def again_without(extractor: Extractor, gate: Gate, kept: list[Node]) -> list[Node]:
@@ -112,3 +103,16 @@ def again_without(extractor: Extractor, gate: Gate, kept: list[Node]) -> list[No
 def drop_outputs(extractor: Extractor, gate: Gate, kept: list[Node]) -> None:
     """Return only what nobody else uses: (a, b(a)) -> (b(a),). One query."""
     gate.fails(extractor.part(kept, only_sinks=True))
+
+
+def fewer_nodes(gate: Gate) -> None:
+    """Try again to leave out nodes, now that the rest is simpler. At most two queries for each node that is left."""
+    extractor = extractor_of(gate.current)
+    drop_outputs(extractor, gate, again_without(extractor, gate, extractor.compute))
+
+
+def extractor_of(part: Part) -> Extractor:
+    """Return what makes parts of a part."""
+    setting = part.setting
+    backward = setting is not None and setting.backward
+    return Extractor(part.graph_module, part.inputs, gradients=backward, fills=part.fills, setting=setting)

@@ -2,10 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import heapq
+import itertools
+from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
 
 T = TypeVar("T")
+# A question is the elements that stay, by their places.
+Question = tuple[int, ...]
+
+
+class Unanswered(Exception):
+    """A search has come to a question whose answer is not known yet."""
+
+    def __init__(self, question: Question) -> None:
+        super().__init__(question)
+        self.question = question
 
 
 def needed(candidates: Sequence[T], fails: Callable[[list[T]], bool], *, background: Sequence[T] = ()) -> list[T]:
@@ -27,3 +39,36 @@ def _needed(background: list[T], added: list[T], candidates: list[T], fails: Cal
     from_second = _needed(background + first, first, second, fails)
     from_first = _needed(background + from_second, from_second, first, fails)
     return from_first + from_second
+
+
+def kept_of(count: int, answers: Mapping[Question, bool]) -> list[int]:
+    """Run the search over `count` elements with the answers there are; raise Unanswered where one is missing."""
+
+    def fails(kept: list[int]) -> bool:
+        question = tuple(sorted(kept))
+        if question not in answers:
+            raise Unanswered(question)
+        return answers[question]
+
+    return [] if count == 0 or fails([]) else needed(range(count), fails)
+
+
+def foresee(count: int, answers: Mapping[Question, bool], width: int) -> list[Question]:
+    """Return the next question and those that will probably follow it, at most `width`; none where all is known.
+
+    The search is a pure function of the answers, so it is run again under assumptions, the likeliest first.
+    """
+    found: list[Question] = []
+    order = itertools.count()
+    assumptions: list[tuple[float, int, dict[Question, bool]]] = [(-1.0, next(order), {})]
+    while assumptions and len(found) < width:
+        weight, _, assumed = heapq.heappop(assumptions)
+        try:
+            kept_of(count, {**answers, **assumed})
+        except Unanswered as unanswered:
+            question = unanswered.question
+            if question not in found:
+                found.append(question)
+            for answer, share in ((False, 0.6), (True, 0.4)):
+                heapq.heappush(assumptions, (weight * share, next(order), {**assumed, question: answer}))
+    return found

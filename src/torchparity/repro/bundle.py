@@ -60,6 +60,12 @@ def write_bundle(case: Case, folder: Path) -> Path:
     return folder
 
 
+def located(folder: Path) -> Path:
+    """Return the folder of the bundle: a minification keeps its smallest case in a folder inside its own."""
+    inside = folder / "case"
+    return inside if not (folder / FACTS).exists() and (inside / FACTS).is_file() else folder
+
+
 def current_umask() -> int:
     """Return the permissions that new files do not get."""
     mask = os.umask(0)
@@ -146,7 +152,7 @@ def read_facts(folder: Path) -> dict[str, Any]:
 
 def read_bundle(folder: Path) -> Case:
     """Return the case in a folder, after checking that every file is what was written."""
-    folder = Path(folder)
+    folder = located(Path(folder))
     facts = read_facts(folder)
     try:
         script = read_checked(folder / SCRIPT, facts["script"])

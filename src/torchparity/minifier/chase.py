@@ -1,0 +1,367 @@
+"""Asks about parts in workers, and follows the one failure that was pinned at the start."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import hashlib
+import re
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.fx import Node
+
+from torchparity.errors import CaseError, ParityError, UsageError
+from torchparity.execute.cases import Loaded, load_case
+from torchparity.minifier.extract import Extractor
+from torchparity.minifier.log import Log, answer_to
+from torchparity.minifier.part import Part, Setting, with_shapes
+from torchparity.minifier.signature import VALUES, Answer, Signature
+from torchparity.records import Kind
+from torchparity.repro.bundle import write_bundle
+from torchparity.repro.case import Case, make_case, write_graph
+from torchparity.repro.source import operation_name
+from torchparity.run.state import RandomState
+
+# How many failures of another kind are kept as cases of their own.
+OTHERS = 12
+# How many times a failure that comes and goes is asked about.
+REPEATS = 4
+NEIGHBOURHOODS = 3
+NAMED = 4
+
+Judge = Callable[[Path], Answer]
+
+
+class BudgetSpent(Exception):
+    """No more questions may be asked."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Question:
+    """One query as a listener hears of it: what was asked about, what was heard, and how far it all is."""
+
+    number: int
+    compute_nodes: int
+    answer: Answer
+    best: int
+    seconds: float
+    left: int
+    stage: str
+
+    @property
+    def expected_seconds(self) -> float:
+        """About how long it will still take."""
+        return self.left * self.seconds / max(1, self.number)
+
+
+Listener = Callable[[Question], None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Budget:
+    """How long, and how often, may be asked."""
+
+    seconds: float | None = None
+    queries: int | None = None
+
+
+class Chase:
+    """Asks about parts of one case, several at once, each in a process of its own; knows the failure it follows."""
+
+    def __init__(
+        self,
+        case: Case,
+        judge: Judge,
+        *,
+        folder: Path,
+        log: Log,
+        width: int,
+        budget: Budget,
+        listen: Listener | None = None,
+    ) -> None:
+        self.case = case
+        self.judge = judge
+        self.folder = folder
+        self.log = log
+        self.width = width
+        self.budget = budget
+        self.listen = listen
+        self.signature: Signature | None = None
+        self.repeats = (1, 1)
+        self.others: dict[Signature, Path] = {}
+        self.best: Part | None = None
+        self.best_answer = Answer()
+        self.stage, self.left = "start", 0
+        self.queries = log.asked
+        self.began = time.monotonic() - log.spent
+        self._executor = ThreadPoolExecutor(max_workers=width)
+        self._closed = False
+
+    # --- asking --------------------------------------------------------------------------------------
+
+    def start(self, known: Answer | None = None) -> None:
+        """See the failure in a worker, unless it was seen already, and pin it."""
+        part = Part(self.graph_module, tuple(self.inputs), self.case.compute_nodes, setting=self.setting)
+        if known is not None and key_of(part) not in self.log.answers:
+            self.log.write("answered", query=0, key=key_of(part), answer=answer_to(known))
+            self.log.answers[key_of(part)] = known
+        answer = self._inquire(part).result()
+        if not answer.signatures:
+            raise UsageError(
+                f"{self.case.name} does not fail here: {answer.word}",
+                hint="`torchparity run` shows the verdict; there is nothing to make smaller",
+            )
+        self.signature = answer.signatures[0]
+        if answer.repeats[0] < answer.repeats[1]:
+            answers = [self._inquire(part, attempt=attempt).result() for attempt in range(1, REPEATS)]
+            self.repeats = (1 + sum(self.shows(entry) for entry in answers), REPEATS)
+
+    def shows(self, answer: Answer) -> bool:
+        """Tell whether an answer is the failure that is followed."""
+        return self.signature in answer.signatures
+
+    def ask(self, part: Part) -> Future[bool | None]:
+        """Ask whether a part fails as the case does; as often as at the start where that failure comes and goes."""
+        wanted, times = self.repeats
+        answers: list[Answer] = []
+        done: Future[bool | None] = Future()
+
+        def heard(future: Future[Answer]) -> None:
+            if future.exception() is not None:
+                done.set_exception(future.exception())
+                return
+            answers.append(future.result())
+            failed = sum(self.shows(answer) for answer in answers)
+            if failed >= wanted:
+                done.set_result(True)
+            elif len(answers) - failed > times - wanted:
+                done.set_result(False if any(answer.same for answer in answers) else None)
+            else:
+                try:
+                    again = self._inquire(part, attempt=len(answers))
+                except BudgetSpent as spent:
+                    done.set_exception(spent)
+                else:
+                    again.add_done_callback(heard)
+
+        self._inquire(part).add_done_callback(heard)
+        return done
+
+    def _inquire(self, part: Part, *, attempt: int = 0) -> Future[Answer]:
+        """Ask once, or find in the log what was answered when this was asked before."""
+        key = key_of(part, attempt)
+        known: Future[Answer] = Future()
+        if key in self.log.answers:
+            known.set_result(self.log.answers[key])
+            return known
+        self._check_budget()
+        try:
+            case = self.case_of(part)
+        except CaseError:
+            known.set_result(Answer())
+            return known
+        self.queries += 1
+        number = self.queries
+        self.log.write("asked", query=number, key=key, operations=part.compute_nodes, stage=self.stage)
+        path = write_bundle(case, self.folder / f"{number:05d}")
+        return self._executor.submit(self._judge, part, key, number, path)
+
+    def _judge(self, part: Part, key: str, number: int, path: Path) -> Answer:
+        """Wait for an answer in a thread of its own, and write it down before anybody acts on it."""
+        try:
+            answer = self.judge(path)
+        except ParityError:
+            answer = Answer()
+        if self._closed:
+            return Answer()
+        self.log.write("answered", query=number, key=key, answer=answer_to(answer))
+        self.log.answers[key] = answer
+        self._keep_others(answer, path)
+        if self.listen is not None:
+            self.listen(
+                Question(
+                    number=number,
+                    compute_nodes=part.compute_nodes,
+                    answer=answer,
+                    best=self.best.compute_nodes if self.best is not None else self.case.compute_nodes,
+                    seconds=time.monotonic() - self.began,
+                    left=self.left,
+                    stage=self.stage,
+                )
+            )
+        return answer
+
+    def _check_budget(self) -> None:
+        spent = time.monotonic() - self.began
+        if self.best is None:
+            return
+        if self.budget.seconds is not None and spent > self.budget.seconds:
+            raise BudgetSpent
+        if self.budget.queries is not None and self.queries >= self.budget.queries:
+            raise BudgetSpent
+
+    def _keep_others(self, answer: Answer, path: Path) -> None:
+        """Remember the first part that fails in another way."""
+        if self.signature is None or self.shows(answer):
+            return
+        for signature in answer.signatures:
+            if signature not in self.others and len(self.others) < OTHERS:
+                self.others[signature] = path
+
+    def expect(self, stage: str, left: int) -> None:
+        """Hear what is being done, and about how many questions are left."""
+        self.stage, self.left = stage, left
+
+    def adopt(self, part: Part) -> None:
+        """Keep the smallest part so far as a whole bundle."""
+        self.best = part
+        self.best_answer = self.log.answers.get(key_of(part), Answer())
+        self.log.write("adopted", operations=part.compute_nodes)
+        write_bundle(self.case_of(part), self.folder.parent / "case")
+
+    def close(self) -> None:
+        """Ask no more, and believe no answer that comes after this."""
+        self._closed = True
+
+    def end(self) -> None:
+        """Let the threads go."""
+        self._executor.shutdown(wait=True, cancel_futures=True)
+
+    # --- cases ---------------------------------------------------------------------------------------
+
+    @functools.cached_property
+    def loaded(self) -> Loaded:
+        """The case, its script run."""
+        return load_case(self.case)
+
+    @functools.cached_property
+    def _made(self) -> tuple[Any, list[Any], dict[str, torch.Tensor]]:
+        return self.loaded.make()
+
+    @functools.cached_property
+    def graph_module(self) -> Any:
+        """The graph of the case."""
+        return self.loaded.graph_of(self._made[0])
+
+    @property
+    def inputs(self) -> list[Any]:
+        """The inputs of the case."""
+        return self._made[1]
+
+    @property
+    def setting(self) -> Setting:
+        """How the case is compiled."""
+        case = self.case
+        recipe = replace(case.recipe, dynamic=None) if not case.symbols else case.recipe
+        return Setting(recipe=recipe, backward=case.backward, autocast=case.autocast)
+
+    def extractor(self) -> Extractor:
+        """Return what makes parts of the case's graph."""
+        backward = self.case.backward
+        setting = self.setting
+        return Extractor(self.graph_module, self.inputs, gradients=backward, setting=setting, around=self.conditions())
+
+    @contextlib.contextmanager
+    def conditions(self) -> Iterator[None]:
+        """Hold the random numbers and the autocast that the case was captured under."""
+        before = RandomState()
+        before.with_torch(self._made[2]).restore()
+        autocast = self.case.autocast
+        try:
+            if autocast is None:
+                yield
+                return
+            with torch.autocast(autocast[0], dtype=getattr(torch, autocast[1])):
+                yield
+        finally:
+            before.restore()
+
+    def case_of(self, part: Part) -> Case:
+        """Return the case of a part."""
+        case, setting = self.case, part.setting or self.setting
+        fresh = part.fresh()
+        inputs = list(fresh.inputs)
+        differentiable = any(isinstance(value, torch.Tensor) and value.requires_grad for value in inputs)
+        return make_case(
+            write_graph(with_shapes(fresh.graph_module, inputs), inputs),
+            inputs,
+            name=case.name,
+            level=case.level,
+            direction=case.direction,
+            recipe=setting.recipe,
+            backward=setting.backward and differentiable,
+            random=self._made[2],
+            autocast=setting.autocast,
+            origin={"smaller than": case.digest},
+            environment=case.environment,
+        )
+
+    # --- where to look first -------------------------------------------------------------------------
+
+    def suspects(self, extractor: Extractor) -> Iterator[Sequence[Node]]:
+        """Yield small sets of nodes that may be to blame, the likeliest first."""
+        assert self.signature is not None
+        raised = extractor.recording.raised
+        if raised is not None:
+            yield from neighbourhoods(extractor, raised)
+        elif self.signature.kind in (Kind.RAISES.value, Kind.CRASHES.value):
+            for node in named_nodes(extractor, self._inquire(extractor.whole()).result().clue):
+                yield [node]
+        else:
+            first, pinned = self.first_wrong(extractor), self.signature
+            if first is not None:
+                culprit, kind = first
+                # What is wrong there is the failure where it begins, so that is followed, unless it leads nowhere.
+                self.signature = Signature(kind=kind)
+                yield from neighbourhoods(extractor, culprit)
+                self.signature = pinned
+
+    def first_wrong(self, extractor: Extractor) -> tuple[Node, str] | None:
+        """Ask about every intermediate value at once; return the first node whose value is wrong, and how it is."""
+        assert self.signature is not None
+        part, nodes = extractor.tapped()
+        if part.setting is not None:
+            part = replace(part, setting=replace(part.setting, backward=False))
+        with contextlib.suppress(CaseError):
+            wrong = dict(self._inquire(part).result().wrong)
+            kinds = VALUES if self.signature.kind in VALUES else (self.signature.kind,)
+            for place, node in enumerate(nodes):
+                kind = wrong.get(f"output[{place}]")
+                if kind is not None and kind in kinds:
+                    return node, kind
+        return None
+
+
+def key_of(part: Part, attempt: int = 0) -> str:
+    """Return what a question is known by in the log."""
+    return hashlib.sha256(f"{part.key}\n{attempt}".encode()).hexdigest()
+
+
+def neighbourhoods(extractor: Extractor, node: Node) -> Iterator[Sequence[Node]]:
+    """Yield a node alone, then with what feeds it, further and further up."""
+    around = [node]
+    yield around
+    for _ in range(NEIGHBOURHOODS):
+        feeders = {argument for entry in around for argument in entry.all_input_nodes}
+        wider = [entry for entry in extractor.compute if entry in feeders or entry in set(around)]
+        if len(wider) == len(around):
+            return
+        around = wider
+        yield around
+
+
+def named_nodes(extractor: Extractor, text: str) -> list[Node]:
+    """Return the nodes whose operation an error message names, the last named first; one of each operation."""
+    found: dict[str, tuple[int, Node]] = {}
+    for node in extractor.compute:
+        name = operation_name(node)
+        place = max((match.start() for match in re.finditer(rf"\b{re.escape(name)}\b", text)), default=-1)
+        if place >= 0 and name not in found:
+            found[name] = (place, node)
+    return [node for _, node in sorted(found.values(), key=lambda entry: -entry[0])][:NAMED]

@@ -1,0 +1,136 @@
+"""What is handed over at the end: the script, run in cold processes, and the nearest graph that passes."""
+
+from __future__ import annotations
+
+import difflib
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from torchparity.execute.cases import load_case
+from torchparity.minifier.part import Part
+from torchparity.minifier.signature import Signature
+from torchparity.records import Kind
+from torchparity.repro.case import Case
+from torchparity.repro.plain import Plain, write_plain
+from torchparity.repro.script import write_script
+from torchparity.repro.source import SCRIPT
+
+VERIFICATIONS = 3
+SECONDS = 300.0
+OUTPUT = 6000
+# A crash may also be reported by a shell's way of saying it.
+SHELL_SIGNAL = 128
+
+
+@dataclass(frozen=True, kw_only=True)
+class ColdRun:
+    """How a script ended in a process of its own."""
+
+    exit_code: int
+    output: str
+
+    def shows(self, signature: Signature, *, plain: bool) -> bool:
+        """Tell whether a script failed as it should: a bundle's own says so, a plain one by how it ends."""
+        if not plain and signature.kind != Kind.CRASHES.value:
+            return self.exit_code == 1
+        if signature.kind == Kind.CRASHES.value:
+            return self.exit_code < 0 or self.exit_code > SHELL_SIGNAL
+        if signature.kind == Kind.RAISES.value:
+            return self.exit_code == 1 and signature.error in self.output
+        return self.exit_code == 1 and "AssertionError" in self.output
+
+
+def run_cold(script: Path, *, seconds: float = SECONDS) -> ColdRun:
+    """Run a script in a fresh process with empty caches."""
+    with tempfile.TemporaryDirectory(prefix="torchparity-") as cache, tempfile.TemporaryFile() as output:
+        environment = {**os.environ, "TORCHINDUCTOR_CACHE_DIR": cache}
+        process = subprocess.Popen(
+            [sys.executable, str(script)],
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            env=environment,
+            start_new_session=True,
+        )
+        try:
+            code = process.wait(timeout=seconds)
+        except BaseException as error:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+            if not isinstance(error, subprocess.TimeoutExpired):
+                raise
+            code = -signal.SIGKILL
+        output.seek(0)
+        return ColdRun(exit_code=code, output=output.read().decode("utf-8", "replace")[-OUTPUT:])
+
+
+@dataclass(frozen=True, kw_only=True)
+class Delivered:
+    """The script that is handed over, what it printed, and how often it failed as it should."""
+
+    text: str
+    plain: bool
+    output: str
+    reproduced: tuple[int, int]
+
+
+def deliver(case: Case, folder: Path, signature: Signature, *, tolerance: float | None) -> Delivered:
+    """Write `repro.py`: plain where a plain script shows the failure, else that of the bundle; run it three times."""
+    for text in dict.fromkeys(plain_scripts(case, signature, tolerance)):
+        (folder / SCRIPT).write_text(text, encoding="utf-8")
+        delivered = verified(folder / SCRIPT, text, signature, plain=True)
+        if delivered.reproduced[0] == VERIFICATIONS:
+            return delivered
+    (folder / SCRIPT).unlink(missing_ok=True)
+    return verified(folder / "case" / SCRIPT, write_script(case), signature, plain=False)
+
+
+def plain_scripts(case: Case, signature: Signature, tolerance: float | None) -> Iterable[str]:
+    """Yield the plain scripts of a case: with the usual tolerance, then with the oracle's."""
+    if case.files or signature.kind == "check":
+        return
+    loaded = load_case(case)
+    model, inputs, _ = loaded.make()
+    graph_module = loaded.graph_of(model)
+    for allowed in (None, tolerance):
+        text = write_plain(
+            Plain(
+                graph_module=graph_module,
+                inputs=inputs,
+                recipe=case.recipe,
+                kind=signature.kind,
+                backward=case.backward,
+                autocast=case.autocast,
+                tolerance=allowed,
+                environment=case.environment,
+            )
+        )
+        if text is not None:
+            yield text
+
+
+def verified(script: Path, text: str, signature: Signature, *, plain: bool) -> Delivered:
+    """Run a script three times; stop at the first time that a plain one does not fail."""
+    shown, last = 0, ColdRun(exit_code=0, output="")
+    for _ in range(VERIFICATIONS):
+        last = run_cold(script)
+        if last.shows(signature, plain=plain):
+            shown += 1
+        elif plain:
+            break
+    return Delivered(text=text, plain=plain, output=last.output, reproduced=(shown, VERIFICATIONS))
+
+
+def nearest(passing: Iterable[Part], failing: Part) -> Part | None:
+    """Return the part that passes and is most like the one that fails."""
+    wanted = failing.key.splitlines()
+    entries = list(passing)
+    if not entries:
+        return None
+    return max(entries, key=lambda part: difflib.SequenceMatcher(None, part.key.splitlines(), wanted).ratio())

@@ -1,0 +1,96 @@
+"""Edits of a part: each is a function from a part to a simpler one, or to None where it does not apply."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch.fx import GraphModule, Node
+
+from torchparity.minifier.gate import Gate
+from torchparity.minifier.part import Part, bodies_of, placeholders
+from torchparity.minifier.recording import COMPUTE, Recording
+from torchparity.repro.fills import DATA, Fill
+
+Edit = Callable[[Part], Part | None]
+
+
+def apply_edits(gate: Gate, edits: Sequence[Edit]) -> None:
+    """Apply every edit that leaves the failure: all at once, else all but those that must not be. 2 k log2(n / k)."""
+    start = gate.current
+    gate.needed(list(edits), lambda kept: applied(start, [edit for edit in edits if edit not in kept]))
+
+
+def applied(part: Part, edits: Sequence[Edit]) -> Part:
+    """Return a part after the edits that apply."""
+    for edit in edits:
+        part = edit(part) or part
+    return part
+
+
+def graph_copy(part: Part) -> GraphModule:
+    """Return a copy of the graph, to be edited."""
+    return copy.deepcopy(part.graph_module)
+
+
+def rebuilt(
+    part: Part,
+    graph_module: GraphModule,
+    inputs: Sequence[Any],
+    fills: Sequence[Fill] | None = None,
+) -> Part:
+    """Return an edited part without inputs that nobody uses; it knows the shapes of its values again."""
+    fills = list(fills if fills is not None else [part.fill_of(place) for place in range(len(inputs))])
+    kept = []
+    for place, node in enumerate(placeholders(graph_module)):
+        if node.users:
+            kept.append(place)
+        else:
+            graph_module.graph.erase_node(node)
+    graph_module.graph.lint()
+    graph_module.recompile()
+    return replace(
+        part,
+        graph_module=graph_module,
+        inputs=tuple(inputs[place] for place in kept),
+        fills=tuple(fills[place] for place in kept),
+    )
+
+
+def runs_alike(part: Part, before: Part) -> Part | None:
+    """Return a part whose graph the model still takes (or refuses) as it did before, with fresh metadata; else None."""
+    recording = Recording(part.graph_module, part.inputs)
+    refused = recording.raised is not None
+    if refused and Recording(before.graph_module, before.inputs).raised is None:
+        return None
+    for node, result in recording.results.items():
+        node.meta = {name: value for name, value in node.meta.items() if name not in ("val", "example_value")}
+        if isinstance(result, torch.Tensor):
+            node.meta["val"] = result.detach().to("meta")
+    for body in bodies_of(part.graph_module).values():
+        for node in body.graph.nodes:
+            node.meta.pop("val", None)
+            node.meta.pop("example_value", None)
+    return part
+
+
+def refill(part: Part, place: int, value: torch.Tensor, fill: Fill = DATA) -> Part:
+    """Return a part with another tensor as one of its inputs."""
+    inputs, fills = list(part.inputs), [part.fill_of(number) for number in range(len(part.inputs))]
+    inputs[place], fills[place] = value, fill
+    return replace(part, inputs=tuple(inputs), fills=tuple(fills))
+
+
+def compute_of(graph_module: GraphModule) -> list[Node]:
+    """Return the nodes that compute, bodies included."""
+    graphs = [graph_module, *bodies_of(graph_module).values()]
+    return [node for module in graphs for node in module.graph.nodes if node.op in COMPUTE]
+
+
+def place_of(part: Part, name: str) -> int | None:
+    """Return which input has a name, if one still has."""
+    names = [node.name for node in placeholders(part.graph_module)]
+    return names.index(name) if name in names else None

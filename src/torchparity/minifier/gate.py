@@ -1,0 +1,117 @@
+"""The only place where the current part is replaced: asks, remembers, counts, and adopts what is smaller."""
+
+from __future__ import annotations
+
+import collections
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from typing import Any, Protocol, TypeVar
+
+from torch.fx import GraphModule
+
+from torchparity.minifier.part import Part
+from torchparity.minifier.search import Question, Unanswered, foresee, kept_of
+
+T = TypeVar("T")
+Predicate = Callable[[GraphModule, list[Any]], bool]
+# Parts that pass are kept as long as one of them may be the nearest to the smallest that fails.
+PASSING = 24
+PASSING_NODES = 60
+
+
+class Asker(Protocol):
+    """Answers whether parts fail, several at once."""
+
+    width: int
+
+    def ask(self, part: Part) -> Future[bool | None]:
+        """Ask whether a part fails as it should; None is no answer."""
+
+    def adopt(self, part: Part) -> None:
+        """Hear of a new smallest part."""
+
+    def expect(self, stage: str, left: int) -> None:
+        """Hear what is being done, and about how many questions are left."""
+
+
+class Direct:
+    """Asks a predicate, in this process."""
+
+    width = 1
+
+    def __init__(self, predicate: Predicate) -> None:
+        self.predicate = predicate
+
+    def ask(self, part: Part) -> Future[bool | None]:
+        """Call the predicate with copies, which it may change."""
+        fresh = part.fresh()
+        answer: Future[bool | None] = Future()
+        answer.set_result(bool(self.predicate(fresh.graph_module, list(fresh.inputs))))
+        return answer
+
+    def adopt(self, part: Part) -> None:
+        """Nobody is told."""
+
+    def expect(self, stage: str, left: int) -> None:
+        """Nobody is told."""
+
+
+class Gate:
+    """Every question goes through here, and a part that fails and is smaller than the best becomes the best."""
+
+    def __init__(self, asker: Asker) -> None:
+        self.asker = asker
+        self.best: Part | None = None
+        self.queries = 0
+        self.passing: collections.deque[Part] = collections.deque(maxlen=PASSING)
+        self._answers: dict[str, Future[bool | None]] = {}
+
+    @property
+    def current(self) -> Part:
+        """The smallest part that fails, once there is one."""
+        assert self.best is not None
+        return self.best
+
+    def annotate(self, part: Part) -> None:
+        """Know more of the best part than before; it is the same one, and fails."""
+        self._answers[part.key] = self._answers[self.current.key]
+        self.best = part
+
+    def fails(self, part: Part) -> bool:
+        """Ask whether a part fails, once; adopt it where it does and is smaller than the best so far."""
+        asked = part.key in self._answers
+        failed = self._begin(part).result()
+        if failed and (self.best is None or part.size < self.best.size):
+            self.best = part
+            self.asker.adopt(part)
+        if failed is False and not asked and part.compute_nodes <= PASSING_NODES:
+            self.passing.append(part)
+        return bool(failed)
+
+    def _begin(self, part: Part) -> Future[bool | None]:
+        if part.key not in self._answers:
+            self.queries += 1
+            self._answers[part.key] = self.asker.ask(part)
+        return self._answers[part.key]
+
+    def needed(self, candidates: Sequence[T], part_of: Callable[[list[T]], Part | None]) -> list[T]:
+        """Return the candidates without which the failure goes, asking ahead where there are workers for it.
+
+        `part_of(kept)` makes the part in which only these candidates stay; None is a part that cannot be. All of
+        them together must be known to fail.
+        """
+        answers: dict[Question, bool] = {tuple(range(len(candidates))): True}
+        parts: dict[Question, Part | None] = {}
+        while True:
+            try:
+                return [candidates[place] for place in kept_of(len(candidates), answers)]
+            except Unanswered:
+                upcoming = foresee(len(candidates), answers, self.asker.width)
+            for question in upcoming:
+                if question not in parts:
+                    parts[question] = part_of([candidates[place] for place in question])
+                    part = parts[question]
+                    if part is not None and question != upcoming[0]:
+                        self._begin(part)
+            first = parts[upcoming[0]]
+            answers[upcoming[0]] = first is not None and self.fails(first)

@@ -1,0 +1,90 @@
+"""The log of a minification: every query before and after it, so that nothing is lost and none is asked twice."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from torchparity.errors import UsageError
+from torchparity.minifier.signature import Answer, Signature
+
+NAME = "log.jsonl"
+
+
+class Log:
+    """A file of JSON lines, and the answers that it already holds."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.answers: dict[str, Answer] = {}
+        self.header: dict[str, Any] = {}
+        self.spent = 0.0
+        self.asked = 0
+        self._lock = threading.Lock()
+        whole = self._read() if path.exists() else 0
+        self._file = path.open("ab")
+        self._file.truncate(whole)  # A line that a kill cut short goes.
+
+    def _read(self) -> int:
+        """Take every whole line; return where they end."""
+        data = self.path.read_bytes()
+        whole = data.rfind(b"\n") + 1
+        for line in data[:whole].decode("utf-8").splitlines():
+            entry = json.loads(line)
+            if entry["event"] == "start":
+                self.header = entry
+            elif entry["event"] == "asked":
+                self.asked = max(self.asked, entry["query"])
+            elif entry["event"] == "answered":
+                self.answers[entry["key"]] = answer_from(entry["answer"])
+                self.spent += entry["answer"]["seconds"]
+        return whole
+
+    def write(self, event: str, **facts: Any) -> None:
+        """Add a line; it is with the system when this returns, so that only a fall of the whole machine loses it."""
+        line = json.dumps({"event": event, **facts}, separators=(",", ":")) + "\n"
+        with self._lock:
+            self._file.write(line.encode())
+            self._file.flush()
+
+    def entries(self) -> list[dict[str, Any]]:
+        """Return every line."""
+        return [json.loads(line) for line in self.path.read_text(encoding="utf-8").splitlines()]
+
+    def close(self) -> None:
+        """Write no more."""
+        self._file.close()
+
+
+def answer_to(answer: Answer) -> dict[str, Any]:
+    """Return an answer as plain data."""
+    return dataclasses.asdict(answer)
+
+
+def answer_from(facts: Mapping[str, Any]) -> Answer:
+    """Return the answer that was written."""
+    return Answer(
+        signatures=tuple(Signature(**entry) for entry in facts["signatures"]),
+        same=facts["same"],
+        wrong=tuple((path, kind) for path, kind in facts["wrong"]),
+        clue=facts["clue"],
+        repeats=(facts["repeats"][0], facts["repeats"][1]),
+        tolerance=facts["tolerance"],
+        seconds=facts["seconds"],
+    )
+
+
+def resumed(folder: Path) -> Log:
+    """Return the log of a minification that was begun in a folder, or refuse."""
+    if not (folder / NAME).is_file():
+        raise UsageError(
+            f"no minification was begun in {folder}", hint="begin one with `torchparity minify CASE --out FOLDER`"
+        )
+    log = Log(folder / NAME)
+    if not log.header:
+        raise UsageError(f"the log in {folder} holds nothing to go on with", hint="remove the folder and begin again")
+    return log

@@ -1,0 +1,128 @@
+"""Passes on what is left of the graph: its inputs, shapes, arguments and settings, made as plain as they may be."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from dataclasses import replace
+
+import torch
+
+from torchparity.minifier.arguments import plain_arguments
+from torchparity.minifier.edits import Edit, applied, apply_edits
+from torchparity.minifier.gate import Gate
+from torchparity.minifier.inputs import (
+    fill_inputs,
+    filling,
+    lift_constants,
+    merge_inputs,
+    merging,
+    plain_dtypes,
+    plain_layouts,
+    without_backward,
+)
+from torchparity.minifier.part import Part, Setting
+from torchparity.minifier.shapes import cut_all, shrink_shapes
+from torchparity.repro.fills import DATA, ONES, SEEDED, Fill, recognised
+
+
+def simplify(gate: Gate) -> None:
+    """Make everything but the nodes plain: all at once where the failure bears it, else pass by pass."""
+    gate.annotate(with_known_fills(gate.current))
+    for fill in (ONES, SEEDED):
+        if gate.fails(everything(gate.current, fill)):
+            break
+    for place, (stage, run) in enumerate(PASSES):
+        gate.asker.expect(stage, 2 * (len(PASSES) - place))
+        run(gate)
+
+
+def simplify_types(gate: Gate) -> None:
+    """Make dtypes plain, lift tensors out of the graph, look at the forward pass alone. One query where all can be."""
+    apply_edits(gate, [*plain_dtypes(gate.current), lift_constants, without_backward])
+
+
+def simplify_layouts(gate: Gate) -> None:
+    """Lay inputs out row by row, and want no gradient of them. One query where all can be."""
+    apply_edits(gate, plain_layouts(gate.current))
+
+
+def simplify_arguments(gate: Gate) -> None:
+    """Leave out arguments, and make numbers simple. One query for each way that all can go."""
+    for edits in plain_arguments(gate.current):
+        apply_edits(gate, edits)
+
+
+def simplify_setting(gate: Gate) -> None:
+    """Tell the compiler nothing but its name. One query where nothing of it is needed."""
+    apply_edits(gate, plain_setting(gate.current))
+
+
+PASSES: tuple[tuple[str, Callable[[Gate], None]], ...] = (
+    ("shapes", shrink_shapes),
+    ("inputs", merge_inputs),
+    ("dtypes", simplify_types),
+    ("layouts", simplify_layouts),
+    ("values", fill_inputs),
+    ("arguments", simplify_arguments),
+    ("compiler settings", simplify_setting),
+)
+
+
+def with_known_fills(part: Part) -> Part:
+    """Return a part that knows which of its inputs are already said by a rule."""
+    fills: list[Fill] = [
+        recognised(value) if isinstance(value, torch.Tensor) and part.fill_of(place) is DATA else part.fill_of(place)
+        for place, value in enumerate(part.inputs)
+    ]
+    return replace(part, fills=tuple(fills))
+
+
+def everything(part: Part, fill: Fill) -> Part:
+    """Return a part with every edit done to it."""
+    part = cut_all(part, 1 if fill is ONES else 2)
+    for edits in (
+        plain_dtypes(part),
+        [lift_constants, without_backward],
+        plain_layouts(part),
+        merging(part),
+        plain_setting(part),
+    ):
+        part = applied(part, edits)
+    part = applied(part, filling(part, fill))
+    return applied(part, plain_arguments(part)[0])
+
+
+def plain_setting(part: Part) -> list[Edit]:
+    """Return an edit for everything that the compiler is told beyond its name."""
+    if part.setting is None:
+        return []
+    recipe = part.setting.recipe
+    edits: list[Edit] = [functools.partial(set_aside, option=name) for name in recipe.options]
+    edits += [functools.partial(set_aside, config=name) for name in recipe.config]
+    edits += [functools.partial(set_aside, plain=plain) for plain in ("mode", "dynamic", "fullgraph", "autocast")]
+    return edits
+
+
+def set_aside(part: Part, *, option: str = "", config: str = "", plain: str = "") -> Part | None:
+    """Return a part compiled without one option, one configured value, or one argument of `torch.compile`."""
+    setting = part.setting
+    if setting is None:
+        return None
+    made = replace(setting, autocast=None) if plain == "autocast" else without(setting, option, config, plain)
+    return replace(part, setting=made) if made != setting else None
+
+
+def without(setting: Setting, option: str, config_name: str, plain: str) -> Setting:
+    """Return a setting without one thing."""
+    recipe = setting.recipe
+    options = {name: value for name, value in recipe.options.items() if name != option}
+    config = {name: value for name, value in recipe.config.items() if name != config_name}
+    recipe = replace(recipe, options=options, config=config)
+    if plain == "mode":
+        recipe = replace(recipe, mode=None)
+    elif plain == "dynamic":
+        recipe = replace(recipe, dynamic=None)
+    elif plain == "fullgraph":
+        recipe = replace(recipe, fullgraph=False)
+    return replace(setting, recipe=recipe)

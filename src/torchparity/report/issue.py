@@ -1,0 +1,50 @@
+"""An issue ready to paste: title, script, what it prints, versions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+ENVIRONMENT = ("torch", "python", "platform", "device", "cpu", "gpu")
+OUTPUT_LINES = 40
+
+
+def write_issue(
+    *,
+    title: str,
+    script: str,
+    output: str,
+    reproduced: tuple[int, int],
+    environment: Mapping[str, Any],
+    found: str,
+    blame: str = "",
+) -> str:
+    """Return the text of `issue.md`."""
+    lines = [
+        f"# {title}",
+        "",
+        "### Script",
+        "",
+        fenced(script, "python"),
+        "",
+        f"It fails in {reproduced[0]} of {reproduced[1]} runs in fresh processes with empty caches.",
+        "",
+        "### What it prints",
+        "",
+        fenced("\n".join(output.strip().splitlines()[-OUTPUT_LINES:]), "text"),
+        "",
+    ]
+    if blame:
+        lines += ["### Where it comes from", "", blame, ""]
+    lines += ["### Versions", ""]
+    lines += [f"- {name}: {environment[name]}" for name in ENVIRONMENT if environment.get(name)]
+    lines += ["", found, ""]
+    return "\n".join(lines)
+
+
+def fenced(text: str, language: str) -> str:
+    """Return text in a fence that is longer than any inside it."""
+    fence = "```"
+    while fence in text:
+        fence += "`"
+    return f"{fence}{language}\n{text.rstrip()}\n{fence}"

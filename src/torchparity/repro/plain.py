@@ -1,0 +1,253 @@
+"""The final script of a small case: a plain function, inputs that a few words say, `torch.compile`, an assertion.
+
+What a maintainer gets to read. It needs torch alone and no file; a case that cannot be said so has no plain script,
+and keeps the one of its bundle.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.fx import GraphModule
+
+from torchparity import torchapi
+from torchparity.records import Kind
+from torchparity.repro.fills import fill_source, stride_order
+from torchparity.repro.source import Source, import_line, input_names, operation_name
+from torchparity.repro.values import literal
+from torchparity.run.recipe import Recipe
+from torchparity.version import __version__
+
+# Kinds of difference that a few lines can assert.
+CLOSE = (Kind.VALUE, Kind.BIAS, Kind.NONFINITE, Kind.INTEGER, Kind.DTYPE, Kind.SHAPE, Kind.MUTATION)
+LONG = 40
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plain:
+    """What a plain script is made of."""
+
+    graph_module: GraphModule
+    inputs: Sequence[Any]
+    recipe: Recipe
+    kind: str
+    backward: bool = False
+    autocast: tuple[str, str] | None = None
+    tolerance: float | None = None
+    environment: Mapping[str, Any]
+
+
+def write_plain(plain: Plain) -> str | None:
+    """Return the text of the script, or None where the case cannot be said in a few words."""
+    graph_module = plain.graph_module
+    if any(node.op in ("get_attr", "call_module") for node in graph_module.graph.nodes):
+        return None
+    if len(graph_module.graph.nodes) - len(plain.inputs) > LONG:
+        return None
+    imports, backend = plain.recipe.backend_source()
+    source = Source()
+    function = function_source(graph_module, source)
+    inputs = [input_source(value) for value in plain.inputs]
+    check = assertion(plain)
+    if check is None or source.files or any(entry is None for entry in inputs):
+        return None
+    names = list(input_names(graph_module).values())
+    mutates = writes_to_inputs(plain)
+    lines = [
+        f'"""{title(plain)}',
+        "",
+        f"{versions(plain.environment)}. Found by torchparity {__version__}.",
+        '"""',
+        "",
+        *sorted({"import torch", *imports, *source.imports}),
+        "",
+        *settings(plain.recipe),
+        "",
+        *function,
+        "",
+        "",
+        *body(plain, names, [str(entry) for entry in inputs], compiled(plain.recipe, backend), check, fresh=mutates),
+    ]
+    return re.sub(r"\n{4,}", "\n\n\n", "\n".join(lines)).rstrip() + "\n"
+
+
+def title(plain: Plain) -> str:
+    """Return what is wrong, in one line."""
+    names = dict.fromkeys(operation(node) for node in plain.graph_module.graph.nodes if node.op.startswith("call"))
+    call = (
+        "torch.compile"
+        if plain.recipe.backend == "inductor"
+        else f"torch.compile(backend={plain.recipe.backend_name()!r})"
+    )
+    what = {
+        Kind.RAISES.value: f"{call} raises, eager does not",
+        Kind.CRASHES.value: f"{call} crashes the process, eager does not",
+        Kind.ACCEPTS_INVALID.value: f"{call} accepts what eager refuses",
+    }.get(plain.kind, f"{call} differs from eager in {plain.kind.replace('_', ' ')}")
+    return f"{what}: {', '.join(names)}{' (gradient)' if plain.backward else ''}".replace("\\", "/")
+
+
+def operation(node: torch.fx.Node) -> str:
+    """Return the name of an operation as people say it."""
+    return operation_name(node).removeprefix("<built-in function ").removesuffix(">")
+
+
+def versions(environment: Mapping[str, Any]) -> str:
+    """Return the versions that matter."""
+    return ", ".join(f"{name} {environment[name]}" for name in ("torch", "python", "platform") if name in environment)
+
+
+def function_source(graph_module: GraphModule, source: Source) -> list[str]:
+    """Return the graph as a plain function."""
+    graph = torchapi.plain_copy(graph_module.graph, input_names(graph_module))
+    code = graph.python_code("self", verbose=False)
+    for name, value in code.globals.items():
+        if name in ("inf", "nan", "device"):
+            if re.search(rf"\b{name}\b", code.src):
+                source.imports.add(f"from {'torch' if name == 'device' else 'math'} import {name}")
+        elif name not in ("torch", "NoneType", "fx_pytree", "pytree"):
+            source.imports.add(import_line(name, value, source))
+    lines = []
+    for line in code.src.strip().splitlines():
+        text = re.sub(r";  (\w+ = )+None$", "", line)
+        text = re.sub(r"^def forward\(self(, )?", "def f(", text)
+        text = re.sub(r"^(def f\(.*\)) *->.*:$", r"\1:", text)
+        if text.startswith("def "):
+            text = re.sub(r"(\w+) *: *[^,)]+", r"\1", text)
+        lines.append(text)
+    returned = re.fullmatch(r"    return \((\w+),\)", lines[-1])
+    if returned is not None:
+        lines[-1] = f"    return {returned[1]}"
+    return lines
+
+
+def input_source(value: Any) -> str | None:
+    """Return an expression for an input, or None where only data says it."""
+    if not isinstance(value, torch.Tensor):
+        return literal(value)
+    if type(value) not in (torch.Tensor, torch.nn.Parameter) or value.layout != torch.strided:
+        return None
+    made = fill_source(value)
+    if made is None:
+        return None
+    if value.device.type != "cpu":
+        made += f".to({str(value.device)!r})"
+    if not value.is_contiguous():
+        order = stride_order(value)
+        dense = value.detach().permute(order)
+        if not dense.is_contiguous():
+            return None
+        back = [order.index(axis) for axis in range(value.dim())]
+        made = f"{made}.permute({order}).contiguous().permute({back})"
+    return f"{made}.requires_grad_()" if value.requires_grad else made
+
+
+def settings(recipe: Recipe) -> list[str]:
+    """Return the configuration as assignments."""
+    lines = []
+    for key, value in recipe.config.items():
+        area, name = key.split(".", 1)
+        module = torchapi.CONFIG_MODULES[area]
+        lines += [f"import {module}", f"{module}.{name} = {value!r}"]
+    return lines
+
+
+def compiled(recipe: Recipe, backend: str) -> str:
+    """Return the call that compiles."""
+    arguments = ["f"]
+    if backend != repr("inductor"):
+        arguments.append(f"backend={backend}")
+    if recipe.mode is not None:
+        arguments.append(f"mode={recipe.mode!r}")
+    if recipe.dynamic is not None:
+        arguments.append(f"dynamic={recipe.dynamic!r}")
+    if recipe.fullgraph:
+        arguments.append("fullgraph=True")
+    if recipe.options:
+        arguments.append(f"options={dict(recipe.options)!r}")
+    return f"torch.compile({', '.join(arguments)})"
+
+
+def writes_to_inputs(plain: Plain) -> bool:
+    """Tell whether the graph changes what it is given, as far as names tell (`add_`, `out=`)."""
+    return any(
+        node.op.startswith("call")
+        and (operation(node).endswith("_") or "out" in node.kwargs or operation(node) == "setitem")
+        for node in plain.graph_module.graph.nodes
+    )
+
+
+def assertion(plain: Plain) -> list[str] | None:
+    """Return the lines that fail where the results differ; None where no few lines can tell."""
+    if plain.kind in (Kind.RAISES.value, Kind.CRASHES.value, Kind.ACCEPTS_INVALID.value):
+        return []
+    if plain.kind == Kind.STRIDE.value:
+        return ["assert actual.stride() == expected.stride(), (actual.stride(), expected.stride())"]
+    if plain.kind not in [kind.value for kind in CLOSE]:
+        return None
+    tolerance = f", rtol=0, atol={plain.tolerance:.2g}" if plain.tolerance is not None else ""
+    return [f"torch.testing.assert_close(actual, expected{tolerance}, equal_nan=True)"]
+
+
+def body(plain: Plain, names: list[str], inputs: list[str], call: str, check: list[str], *, fresh: bool) -> list[str]:
+    """Return the lines that run the function both ways and compare."""
+    arguments = ", ".join(names)
+    around = (
+        f'    with torch.autocast("{plain.autocast[0]}", dtype=torch.{plain.autocast[1]}):' if plain.autocast else ""
+    )
+    if plain.kind == Kind.ACCEPTS_INVALID.value:
+        return [
+            *(f"{name} = {entry}" for name, entry in zip(names, inputs, strict=True)),
+            "",
+            "try:",
+            f"    f({arguments})",
+            "except Exception as error:",
+            '    print("eager refuses:", error)',
+            "    torch.compiler.reset()",
+            "    try:",
+            f"        actual = {call}({arguments})",
+            "    except Exception:",
+            "        pass",
+            "    else:",
+            '        raise AssertionError(f"compiled accepts it: {actual}") from None',
+        ]
+    if plain.backward or fresh or plain.autocast:
+        gradients = [name for name, value in zip(names, plain.inputs, strict=True) if wants_gradient(value)]
+        written = [name for name, value in zip(names, plain.inputs, strict=True) if isinstance(value, torch.Tensor)]
+        lines = ["def run(function):"]
+        lines += [f"    {name} = {entry}" for name, entry in zip(names, inputs, strict=True)]
+        lines += (
+            [around, f"        result = function({arguments})"] if around else [f"    result = function({arguments})"]
+        )
+        if plain.backward:
+            lines += [
+                "    results = result if isinstance(result, tuple) else (result,)",
+                "    sum((entry * torch.linspace(0.5, 1.5, entry.numel()).reshape(entry.shape)).sum()",
+                "        for entry in results if entry.requires_grad).backward()",
+                f"    return {', '.join([*(f'{name}.grad' for name in gradients)])},",
+            ]
+        elif fresh and plain.kind != Kind.STRIDE.value:
+            lines += [f"    return {', '.join(['result', *written])}"]
+        else:
+            lines += ["    return result"]
+        setup, eager, other = [*lines, "", ""], "run(f)", f"run({call})"
+    else:
+        setup = [*(f"{name} = {entry}" for name, entry in zip(names, inputs, strict=True)), ""]
+        eager, other = f"f({arguments})", f"{call}({arguments})"
+    return [
+        *setup,
+        f"expected = {eager}",
+        'print("eager:   ", expected)',
+        f"actual = {other}",
+        'print("compiled:", actual)',
+        *check,
+    ]
+
+
+def wants_gradient(value: Any) -> bool:
+    """Tell whether an input gets a gradient."""
+    return isinstance(value, torch.Tensor) and value.requires_grad
