@@ -6,7 +6,7 @@ import contextlib
 import inspect
 import tempfile
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ import torch
 
 from torchparity.compare.judgement import Tolerance
 from torchparity.compare.leaves import walk
-from torchparity.errors import AccuracyError, TargetError, UsageError
+from torchparity.errors import AccuracyError, CaseError, TargetError, UsageError
 from torchparity.execute.ground import CANDIDATE_RUNS, NOISE_RUNS, Settings
 from torchparity.execute.isolated import run_bundle
 from torchparity.execute.oracle import Oracle
@@ -24,11 +24,13 @@ from torchparity.execute.pool import Pool
 from torchparity.minifier.chase import Budget, Listener
 from torchparity.minifier.driver import SECONDS as QUERY_SECONDS
 from torchparity.minifier.driver import Job, Minified, continue_minify, start_minify
-from torchparity.observe.capture import Recorder
+from torchparity.observe.capture import AOT, DYNAMO, Recorder
+from torchparity.observe.program import traced_program
 from torchparity.records import Kind, ProgressCallback, Status, Verdict
 from torchparity.report.issue import write_issue
 from torchparity.report.terminal import plain_text
-from torchparity.repro.case import LEVELS, Case
+from torchparity.repro.bundle import write_bundle
+from torchparity.repro.case import Case
 from torchparity.run.loss import MEAN, PROJECTION, Loss
 from torchparity.run.recipe import Recipe, suggestion
 from torchparity.run.step import OptimizerFactory, Plan, Runner
@@ -201,29 +203,85 @@ def find_failing(
     kwargs: Mapping[str, Any] | None = None,
     *,
     backend: str | Callable[..., Any] = "inductor",
+    dynamic: bool | None = None,
+    train: bool = False,
+    backward: bool | None = None,
+    autocast: torch.dtype | str | None = None,
+    seed: int = 0,
     pool: Pool | None = None,
     limits: Limits | None = None,
-    **options: Any,
 ) -> tuple[Case, Verdict]:
     """Capture a model; return the first of its graphs that fails, judged in workers, and how; refuse where none does.
 
     Graphs are asked as Dynamo leaves them first: what a decomposition does wrong is already in the graphs after
-    AOTAutograd, where eager and compiled agree again. `options` are those of `capture`.
+    AOTAutograd, where eager and compiled agree again. Then the model's own calls of torch: what Dynamo does wrong is
+    already in its graphs.
     """
     subject = subject_of(model, args, kwargs, ())
+    how: dict[str, Any] = {"dynamic": dynamic, "train": train, "backward": backward, "autocast": autocast, "seed": seed}
+    asked = 0
     with (
         tempfile.TemporaryDirectory(prefix="torchparity-") as name,
         contextlib.nullcontext(pool) if pool is not None else Pool(workers=1) as workers,
     ):
-        cases = capture(subject, backend=backend, out=name, **options)
-        for case in sorted(cases, key=lambda entry: LEVELS.index(entry.level)):
+        for case in candidates(subject, backend, Path(name), **how):
+            asked += 1
             verdict = run_bundle(Path(name) / case.name, pool=workers, limits=limits)
             if verdict.status is Status.DIFFERS:
                 return case, verdict
     raise UsageError(
-        f"no graph of {subject.name} fails by itself ({len(cases)} were judged)",
+        f"no graph of {subject.title()} fails by itself ({asked} were judged)",
         hint="`torchparity check` judges the model as a whole",
     )
+
+
+def candidates(subject: Subject, backend: str | Callable[..., Any], folder: Path, **how: Any) -> Iterator[Case]:
+    """Yield the cases that may show what is wrong with a model, each as a bundle in a folder."""
+    try:
+        cases = capture(subject, backend=backend, out=folder, **how)
+    except TargetError:
+        cases = []  # Dynamo itself may be what fails.
+    yield from (case for case in cases if case.level == DYNAMO)
+    try:
+        program = capture_program(subject, backend=backend, **how)
+    except CaseError:
+        program = None
+    if program is not None:
+        write_bundle(program, folder / program.name)
+        yield program
+    yield from (case for case in cases if case.level == AOT)
+
+
+def capture_program(
+    subject: Subject,
+    *,
+    backend: str | Callable[..., Any],
+    dynamic: bool | None,
+    train: bool,
+    backward: bool | None,
+    autocast: torch.dtype | str | None,
+    seed: int,
+) -> Case | None:
+    """Run a model once, eagerly, and return its own calls of torch as a case; None where eager itself fails."""
+    plan = plan_for(
+        subject,
+        train=train,
+        backward=backward,
+        steps=None,
+        optimizer=None,
+        autocast=autocast,
+        loss=None,
+        input_gradients=None,
+        seed=seed,
+    )
+    recipe = Recipe(backend=backend, dynamic=subject.dynamic if dynamic is None else dynamic)
+    kept: list[Case] = []
+    runner = Runner(subject, replace(plan, optimizer=None))
+    try:
+        runner.run(traced_program(subject.model, recipe, backward=plan.backward, keep=kept), lambda leaf: None)
+    finally:
+        runner.release()
+    return kept[0] if kept else None
 
 
 def minify(

@@ -269,6 +269,12 @@ def end_of_graph(graph_module: torch.fx.GraphModule) -> dict[str, Any] | None:
     return {"reason": str(reason.reason).strip().splitlines()[0], "line": frames[-1] if frames else ""}
 
 
+def no_function_modes() -> contextlib.AbstractContextManager[Any]:
+    """Call torch without the modes that watch its functions hearing of it."""
+    made: contextlib.AbstractContextManager[Any] = lookup("torch._C.DisableTorchFunction")()
+    return made
+
+
 def no_dispatch_modes() -> contextlib.AbstractContextManager[Any]:
     """Work on tensors as they are, outside every mode that may be watching."""
     context: contextlib.AbstractContextManager[Any] = lookup("torch.utils._python_dispatch._disable_current_modes")()

@@ -10,14 +10,15 @@ from torchparity.minifier.edits import Edit, compute_of, graph_copy, rebuilt, ru
 from torchparity.minifier.part import Part
 
 # What a number may become, the plainest first.
-NUMBERS: dict[type, tuple[Any, ...]] = {int: (1, 0, 2), float: (1.0, 0.0, 2.0, 0.5)}
+NUMBERS: dict[type, tuple[Any, ...]] = {int: (1, 0, 2, 3, 4, 8, 16), float: (1.0, 0.0, 2.0, 0.5)}
+ROUNDS = 7
 
 
 def plain_arguments(part: Part) -> list[list[Edit]]:
     """Return edits in rounds: arguments left out, then numbers made 1, 0, 2, and short."""
     nodes = compute_of(part.graph_module)
     leave_out: list[Edit] = []
-    rounds: list[list[Edit]] = [[] for _ in range(5)]
+    rounds: list[list[Edit]] = [[] for _ in range(ROUNDS)]
     for number, node in enumerate(nodes):
         leave_out += [functools.partial(left_out, number=number, argument=name) for name in node.kwargs]
         if torchapi.has_schema(node.target):
@@ -36,7 +37,7 @@ def plainer(argument: Any) -> list[Any]:
     """Return simpler numbers than this one, the simplest first."""
     if type(argument) not in NUMBERS:
         return []
-    options = NUMBERS[type(argument)]
+    options = tuple(option for option in NUMBERS[type(argument)] if option <= 2 or option < argument)
     short = [float(f"{argument:.2g}")] if isinstance(argument, float) else []
     simpler = [*options[: options.index(argument)]] if argument in options else [*options, *short]
     return [option for option in simpler if option != argument]

@@ -33,6 +33,8 @@ OTHERS = 12
 # How many times a failure that comes and goes is asked about.
 REPEATS = 4
 NEIGHBOURHOODS = 3
+# Kinds of difference that make values wrong further on.
+ORIGINS = (Kind.DTYPE.value, Kind.SHAPE.value)
 NAMED = 4
 
 Judge = Callable[[Path], Answer]
@@ -328,14 +330,28 @@ class Chase:
         part, nodes = extractor.tapped()
         if part.setting is not None:
             part = replace(part, setting=replace(part.setting, backward=False))
-        with contextlib.suppress(CaseError):
-            wrong = dict(self._inquire(part).result().wrong)
-            kinds = VALUES if self.signature.kind in VALUES else (self.signature.kind,)
-            for place, node in enumerate(nodes):
-                kind = wrong.get(f"output[{place}]")
-                if kind is not None and kind in kinds:
-                    return node, kind
-        return None
+        wrong = dict(self._inquire(part).result().wrong)
+        kinds = {node: wrong.get(f"output[{place}]", "") for place, node in enumerate(nodes)}
+        follows = VALUES if self.signature.kind in VALUES else (self.signature.kind,)
+        shown = next((node for node in nodes if kinds[node] in follows), None)
+        if shown is None:
+            return None
+        # A wrong dtype or shape that leads there is where it begins; strides often differ, and lead nowhere.
+        leads = ancestors(shown)
+        origin = next((node for node in nodes if node in leads and kinds[node] in (*follows, *ORIGINS)), shown)
+        return origin, kinds[origin]
+
+
+def ancestors(node: Node) -> set[Node]:
+    """Return everything that a node's value comes from."""
+    found: set[Node] = set()
+    waiting = [node]
+    while waiting:
+        for argument in waiting.pop().all_input_nodes:
+            if argument not in found:
+                found.add(argument)
+                waiting.append(argument)
+    return found
 
 
 def key_of(part: Part, attempt: int = 0) -> str:

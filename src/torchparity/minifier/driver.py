@@ -92,7 +92,7 @@ def start_minify(
 ) -> Minified:
     """Make a case small in a folder of its own."""
     with folder_for(out) as folder:
-        if (folder / NAME).exists():
+        if (folder / NAME).exists() and (folder / NAME).stat().st_size:
             raise UsageError(
                 f"{folder} holds a minification already", hint=f"go on with `--resume {folder}`, or name another folder"
             )
@@ -198,7 +198,11 @@ def folder_for(out: str | Path | None) -> Iterator[Path]:
             yield Path(name)
         return
     folder = Path(out)
-    if folder.exists() and not (folder / NAME).exists() and (not folder.is_dir() or any(folder.iterdir())):
+    # A kill right at the beginning leaves the first case, whole or in part.
+    strange = folder.is_file() or any(
+        entry.name not in ("start", NAME) and not entry.name.startswith(".start.") for entry in folder.glob("*")
+    )
+    if strange and not (folder / NAME).exists():
         raise UsageError(f"{folder} is not empty", hint="name another folder; this one would be written over")
     folder.mkdir(parents=True, exist_ok=True)
     yield folder

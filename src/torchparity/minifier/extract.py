@@ -131,7 +131,7 @@ class _Build:
         if key not in self.given:
             # A value that changed between two uses is two inputs.
             number = sum(given is node for given, _ in self.given)
-            name = f"{node.name}_{number}" if number else node.name
+            name = f"{node.name}_version_{number}" if number else node.name
             self.given[key] = self._at_top(lambda: self.graph.placeholder(name))
             self.given[key].meta = dict(node.meta)
             self.values.append(value)

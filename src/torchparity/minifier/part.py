@@ -66,11 +66,9 @@ class Part:
         """The order of cases: nodes that count, inputs, elements, plainness of the values, length of the script."""
         inside = sum(node.op in COMPUTE for body in bodies_of(self.graph_module).values() for node in body.graph.nodes)
         inputs = len(self.inputs) + len(constants_of(self.graph_module))
-        values = sum(
-            self.fill_of(place).rank + (not plain_dtype(value.dtype)) + 1
-            for place, value in enumerate(self.inputs)
-            if isinstance(value, torch.Tensor)
-        )
+        tensors = [(self.fill_of(place), value) for place, value in enumerate(self.inputs) if is_tensor(value)]
+        tensors += [(DATA, value) for value in constants_of(self.graph_module).values()]
+        values = sum(fill.rank + (not plain_dtype(value.dtype)) + 1 for fill, value in tensors)
         return self.compute_nodes + inside, inputs, self.elements, values, len(self.key)
 
     @functools.cached_property
@@ -87,6 +85,11 @@ class Part:
             for place, value in enumerate(self.inputs)
         ]
         return "\n".join([*bodies, *inputs, self.setting.text if self.setting is not None else ""])
+
+
+def is_tensor(value: Any) -> bool:
+    """Tell whether an input is a tensor."""
+    return isinstance(value, torch.Tensor)
 
 
 def bodies_of(graph_module: GraphModule) -> dict[str, GraphModule]:

@@ -17,7 +17,7 @@ import torch
 from torch.fx import GraphModule
 from torch.fx.node import map_aggregate
 
-from torchparity.minifier.edits import Edit, applied, apply_edits, compute_of, graph_copy, rebuilt, runs_alike
+from torchparity.minifier.edits import apply_edits, compute_of, graph_copy, rebuilt, refill, runs_alike
 from torchparity.minifier.gate import Gate
 from torchparity.minifier.part import Part
 from torchparity.repro.fills import DATA, RULES, Fill, filled, stride_order
@@ -26,34 +26,46 @@ Sizes = Mapping[int, int]
 
 
 def shrink_shapes(gate: Gate) -> None:
-    """Find the smallest size of every dimension. About 2 log2(n) queries where all shrink alike, more where not."""
-    for size in powers(largest(gate.current)):
-        if gate.fails(cut_all(gate.current, size)):
+    """Find the smallest size of every dimension. About 2 log2(n) queries where all shrink alike, more where not.
+
+    Every question is made from the part that this begins with, so that two dimensions which have come to the same
+    size are still two.
+    """
+    start = gate.current
+    sizes = {size: size for size in sizes_of(start)}
+    for limit in powers(max(sizes, default=1)):
+        tried = {old: min(new, limit) for old, new in sizes.items()}
+        if asked(gate, start, tried):
+            sizes = tried
             break
-    apply_edits(gate, [functools.partial(cut, old=size, new=1) for size in sizes_of(gate.current)])
-    for size in sizes_of(gate.current):
-        shrink_one(gate, size)
+    kept = gate.needed(list(sizes), lambda kept: cut(start, {old: sizes[old] if old in kept else 1 for old in sizes}))
+    sizes = {old: new if old in kept else 1 for old, new in sizes.items()}
+    for old in sizes:
+        sizes[old] = least(sizes[old], lambda new, old=old: asked(gate, start, {**sizes, old: new}))  # type: ignore[misc]
+    apply_edits(gate, [functools.partial(cut_axis, place=place, axis=axis) for place, axis in axes_of(gate.current)])
 
 
-def shrink_one(gate: Gate, size: int) -> None:
-    """Find the smallest size of one dimension: up from 1 by doubling, then between the last two by halving."""
-    part = gate.current
+def asked(gate: Gate, start: Part, sizes: Sizes) -> bool:
+    """Tell whether the part still fails with other sizes."""
+    made = cut(start, sizes)
+    return made is not None and gate.fails(made)
+
+
+def least(size: int, fails: Callable[[int], bool]) -> int:
+    """Return the smallest size that fails: up from 1 by doubling, then between the last two by halving."""
     too_small = 0
     for new in powers(size):
-        made = cut(part, old=size, new=new)
-        if made is not None and gate.fails(made):
-            size_found = new
+        if fails(new):
+            size = new
             break
         too_small = new
-    else:
-        size_found = size
-    while size_found - too_small > 1:
-        middle = (size_found + too_small) // 2
-        made = cut(part, old=size, new=middle)
-        if made is not None and gate.fails(made):
-            size_found = middle
+    while size - too_small > 1:
+        middle = (size + too_small) // 2
+        if fails(middle):
+            size = middle
         else:
             too_small = middle
+    return size
 
 
 def powers(size: int) -> Iterator[int]:
@@ -63,37 +75,64 @@ def powers(size: int) -> Iterator[int]:
 
 def sizes_of(part: Part) -> list[int]:
     """Return the sizes of the inputs' dimensions that can be cut, the largest first."""
-    return sorted({size for value in part.tensors() for size in value.shape if size > 1}, reverse=True)
+    tensors = [value for value in part.inputs if isinstance(value, torch.Tensor)]
+    return sorted({size for value in tensors for size in value.shape if size > 1}, reverse=True)
 
 
-def largest(part: Part) -> int:
-    """Return the largest size of any dimension."""
-    return max(sizes_of(part), default=1)
+def axes_of(part: Part) -> list[tuple[int, int]]:
+    """Return the dimensions of the inputs that can be cut, each by itself."""
+    return [
+        (place, axis)
+        for place, value in enumerate(part.inputs)
+        if isinstance(value, torch.Tensor)
+        for axis, size in enumerate(value.shape)
+        if size > 1
+    ]
 
 
-def cut_all(part: Part, size: int) -> Part:
-    """Return a part in which no dimension that can be cut is larger than a size."""
-    edits: list[Edit] = [functools.partial(cut, old=old, new=size) for old in sizes_of(part) if old > size]
-    return applied(part, edits)
+def cut_all(part: Part, limit: int) -> Part:
+    """Return a part in which no dimension that can be cut is larger than a limit."""
+    return cut(part, {size: min(size, limit) for size in sizes_of(part)}) or part
 
 
-def cut(part: Part, *, old: int, new: int) -> Part | None:
-    """Return a part in which dimensions of one size have another; None where the model does not take that."""
-    changes = {old: new}
-    if not any(old in value.shape for value in part.inputs if isinstance(value, torch.Tensor)):
-        return None
+def cut(part: Part, sizes: Sizes) -> Part | None:
+    """Return a part in which dimensions of some sizes have others, as far as the model takes that; None where not."""
+    changes: dict[int, int] = {}
+    made = None
+    for old, new in sizes.items():
+        if new != old:
+            found = cut_once(part, {**changes, old: new})
+            if found is not None:
+                changes[old] = new
+                made = found
+    return made
+
+
+def cut_once(part: Part, changes: Sizes) -> Part | None:
+    """Return a part with just these changes; None where the model does not take them."""
+    limit = min(changes.values())
     for literals, clamp in ((kept_literal, False), (list_literal, False), (any_literal, False), (any_literal, True)):
         graph_module = graph_copy(part)
         rewrite_literals(graph_module, functools.partial(literals, changes))
         inputs, fills = [], []
         for place, value in enumerate(part.inputs):
-            made, fill = cut_input(value, part.fill_of(place), changes, limit=new if clamp else None)
+            made, fill = cut_input(value, part.fill_of(place), changes, limit=limit if clamp else None)
             inputs.append(made)
             fills.append(fill)
         made_part = runs_alike(rebuilt(part, graph_module, inputs, fills), part)
         if made_part is not None:
             return made_part
     return None
+
+
+def cut_axis(part: Part, *, place: int, axis: int) -> Part | None:
+    """Return a part in which one dimension of one input is 1, whatever others of its size are."""
+    value = part.inputs[place]
+    fill = part.fill_of(place)
+    shape = tuple(1 if number == axis else size for number, size in enumerate(value.shape))
+    data = cut_data(value, fill, shape)
+    made = laid_out(data, value).requires_grad_(value.requires_grad)
+    return runs_alike(refill(part, place, made, fill), part)
 
 
 def cut_input(value: Any, fill: Fill, changes: Sizes, *, limit: int | None) -> tuple[Any, Fill]:
@@ -106,14 +145,18 @@ def cut_input(value: Any, fill: Fill, changes: Sizes, *, limit: int | None) -> t
     shape = tuple(changes.get(size, size) for size in value.shape)
     if shape == tuple(value.shape) and not clamped:
         return value, fill
-    index = tuple(slice(0, size) for size in shape)
-    data = value.detach()[index]
-    again = filled(shape, value.dtype, fill) if fill in RULES else None
-    if again is not None:
-        data = again.to(value.device)
+    data = cut_data(value, fill, shape)
     if clamped and limit is not None:
         data, fill = data.remainder(limit), DATA
     return laid_out(data, value).requires_grad_(value.requires_grad), fill
+
+
+def cut_data(value: torch.Tensor, fill: Fill, shape: tuple[int, ...]) -> torch.Tensor:
+    """Return the first elements of a tensor, or the rule's own for the new shape where a rule filled it."""
+    again = filled(shape, value.dtype, fill) if fill in RULES else None
+    if again is not None:
+        return again.to(value.device)
+    return value.detach()[tuple(slice(0, size) for size in shape)]
 
 
 def laid_out(data: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
@@ -155,7 +198,7 @@ def resized(changes: Sizes, value: Any) -> Any:
     """Return a number after the change: 64 -> 2 makes 128 a 4."""
     if type(value) is not int or value <= 1:
         return value
-    for old, new in changes.items():
+    for old in sorted(changes, reverse=True):
         if value % old == 0:
-            return value // old * new
+            return changes[old] * (1 if value == old else resized(changes, value // old))
     return value

@@ -61,7 +61,13 @@ class Recorder:
         }
         self._break = origin["ends"]
         record = self._recording(graph_module, inputs, level=DYNAMO, direction="both", origin=origin)
-        compiled = self._below(graph_module, inputs, origin)
+        try:
+            compiled = self._below(graph_module, inputs, origin)
+        except Exception as error:  # noqa: BLE001 - a compile error may be the very thing that is looked for
+            # The graph as Dynamo made it runs by itself.
+            reason = f"AOTAutograd made no graphs of it: {torchapi.inner_failure(error)}"
+            self.refusals.append(Refusal(name=f"graph {self._graphs}", reason=reason, hint="the graph before is kept"))
+            compiled = graph_module
 
         def run(*args: Any) -> Any:
             record(list(args))

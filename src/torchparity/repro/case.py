@@ -32,7 +32,8 @@ from torchparity.repro.values import (
 )
 from torchparity.run.recipe import Recipe
 
-LEVELS = ("dynamo", "aot")
+# As the model calls torch, as Dynamo hands it on, as AOTAutograd does.
+LEVELS = ("program", "dynamo", "aot")
 DIRECTIONS = ("forward", "backward", "both")
 
 

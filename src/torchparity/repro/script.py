@@ -81,9 +81,9 @@ def describe(case: Case) -> str:
         else ""
     )
     title = f"{case.name}: does the compiled graph compute what the graph computes?"
-    facts = f"{case.compute_nodes} operations, {case.direction}, as the graph stands after {case.level.upper()}"
-    if case.level == "dynamo":
-        facts = facts.replace("DYNAMO", "Dynamo")
+    stands = {"program": "as the model calls torch", "dynamo": "as the graph stands after Dynamo"}
+    level = stands.get(case.level, "as the graph stands after AOT")
+    facts = f"{case.compute_nodes} operations, {case.direction}, {level}"
     torch_version = case.environment.get("torch", "")
     lines = [title, "", f"{facts}; captured with torch {torch_version} by torchparity {__version__}."]
     if case.signature:
