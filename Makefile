@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test test-all lint types check bench-oracle bench-cases clean
+.PHONY: demo test test-all lint types check bench-oracle bench-cases bench-minify clean
 
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -35,6 +35,9 @@ bench-oracle: $(STAMP)  ## ours, stock and assert_close, in one run
 
 bench-cases: $(STAMP)  ## what cases cost, as ratios
 	$(BIN)/python -m benchmarks.cases
+
+bench-minify: $(STAMP)  ## ours and the stock minifier on the same failures, in one run
+	$(BIN)/python -m benchmarks.minify
 
 clean:
 	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache

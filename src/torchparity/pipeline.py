@@ -337,7 +337,7 @@ def resume_minify(
 
 def leave_issue(small: Minified, folder: Path) -> None:
     """Write `issue.md` beside a script that was verified."""
-    if not small.script:
+    if not small.script_output:
         return
     before = small.started_from
     found = (

@@ -161,7 +161,7 @@ def tell(small: Minified, out: Path, console: Console) -> None:
         ("script", out / "repro.py" if small.script_is_plain else out / "case" / "repro.py"),
         ("reproduced", f"{again} of {times}, in cold processes" if times else "not tried: interrupted"),
     ]
-    if small.script:
+    if (out / "issue.md").exists():
         facts.append(("issue", out / "issue.md"))
     if small.passing is not None:
         facts.append(("passes", f"{out / 'passing'}, the nearest case that does"))

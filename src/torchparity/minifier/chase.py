@@ -20,7 +20,7 @@ from torchparity.errors import CaseError, ParityError, UsageError
 from torchparity.execute.cases import Loaded, load_case
 from torchparity.minifier.extract import Extractor
 from torchparity.minifier.log import Log, answer_to
-from torchparity.minifier.part import Part, Setting, with_shapes
+from torchparity.minifier.part import Part, Setting, placeholders, with_shapes
 from torchparity.minifier.signature import VALUES, Answer, Signature
 from torchparity.records import Kind
 from torchparity.repro.bundle import write_bundle
@@ -248,8 +248,12 @@ class Chase:
 
     @functools.cached_property
     def graph_module(self) -> Any:
-        """The graph of the case."""
-        return self.loaded.graph_of(self._made[0])
+        """The graph of the case, its inputs without the annotations that the printed source gave them."""
+        graph_module = self.loaded.graph_of(self._made[0])
+        for node in placeholders(graph_module):
+            node.type = None
+        graph_module.recompile()
+        return graph_module
 
     @property
     def inputs(self) -> list[Any]:

@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from torchparity.errors import UsageError
+from torchparity.errors import ParityError, UsageError
 from torchparity.execute.environment import environment
 from torchparity.execute.isolated import run_bundle
 from torchparity.execute.outcome import Limits
@@ -32,6 +32,7 @@ from torchparity.minifier.signature import Answer, Signature, answer_of
 from torchparity.records import Verdict
 from torchparity.repro.bundle import read_bundle, write_bundle
 from torchparity.repro.case import Case
+from torchparity.repro.script import write_script
 
 SECONDS = 300.0
 CHECK = Signature(kind="check")
@@ -99,7 +100,13 @@ def start_minify(
         write_bundle(case, folder / "start")
         log = Log(folder / NAME)
         log.write("start", case=case.digest, **job.facts())
-        return run_job(case, job, folder, log, budget=budget, workers=workers, listen=listen)
+        try:
+            return run_job(case, job, folder, log, budget=budget, workers=workers, listen=listen)
+        except ParityError:  # Nothing was found, so nothing is left behind.
+            for name in ("start", "queries"):
+                shutil.rmtree(folder / name, ignore_errors=True)
+            (folder / NAME).unlink()
+            raise
 
 
 def continue_minify(folder: Path, *, budget: Budget, workers: int | None, listen: Listener | None) -> Minified:
@@ -140,15 +147,14 @@ def run_job(
             interrupted = isinstance(stopped, KeyboardInterrupt)
         finally:
             chase.close()
-        result = handed_over(chase, gate, folder, interrupted=interrupted)
+        result = handed_over(chase, gate, folder, check=job.check is not None, interrupted=interrupted)
     chase.end()
     log.write("ended", complete=complete, reproduced=list(result.reproduced))
-    log.close()
     shutil.rmtree(folder / "queries", ignore_errors=True)
     return replace(result, complete=complete, seconds=time.monotonic() - began)
 
 
-def handed_over(chase: Chase, gate: Gate, folder: Path, *, interrupted: bool) -> Minified:
+def handed_over(chase: Chase, gate: Gate, folder: Path, *, check: bool, interrupted: bool) -> Minified:
     """Write what was found: the case with its failure, the script, the nearest case that passes, the other failures."""
     signature = chase.signature
     assert signature is not None
@@ -173,6 +179,9 @@ def handed_over(chase: Chase, gate: Gate, folder: Path, *, interrupted: bool) ->
             others[other.text] = read_bundle(kept)
     if interrupted:
         delivered = Delivered(text="", plain=False, output="", reproduced=(0, 0))
+    elif check:
+        again = sum(chase.shows(chase.judge(folder / "case")) for _ in range(VERIFICATIONS))
+        delivered = Delivered(text=write_script(small), plain=False, output="", reproduced=(again, VERIFICATIONS))
     else:
         delivered = deliver(small, folder, signature, tolerance=chase.best_answer.tolerance)
     return Minified(

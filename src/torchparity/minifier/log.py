@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import threading
 from collections.abc import Mapping
 from pathlib import Path
@@ -25,9 +26,8 @@ class Log:
         self.spent = 0.0
         self.asked = 0
         self._lock = threading.Lock()
-        whole = self._read() if path.exists() else 0
-        self._file = path.open("ab")
-        self._file.truncate(whole)  # A line that a kill cut short goes.
+        if path.exists():
+            os.truncate(path, self._read())  # A line that a kill cut short goes.
 
     def _read(self) -> int:
         """Take every whole line; return where they end."""
@@ -47,17 +47,12 @@ class Log:
     def write(self, event: str, **facts: Any) -> None:
         """Add a line; it is with the system when this returns, so that only a fall of the whole machine loses it."""
         line = json.dumps({"event": event, **facts}, separators=(",", ":")) + "\n"
-        with self._lock:
-            self._file.write(line.encode())
-            self._file.flush()
+        with self._lock, self.path.open("ab") as file:
+            file.write(line.encode())
 
     def entries(self) -> list[dict[str, Any]]:
         """Return every line."""
         return [json.loads(line) for line in self.path.read_text(encoding="utf-8").splitlines()]
-
-    def close(self) -> None:
-        """Write no more."""
-        self._file.close()
 
 
 def answer_to(answer: Answer) -> dict[str, Any]:

@@ -1,0 +1,157 @@
+"""The chase with judges that only read the bundle: pinning, other failures, flaky ones, budgets, asking ahead."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import time
+
+import pytest
+import torch
+
+import torchparity
+from torchparity.minifier.chase import Budget, BudgetSpent, Chase
+from torchparity.minifier.gate import Gate
+from torchparity.minifier.log import NAME, Log
+from torchparity.minifier.reduction import reduce_part
+from torchparity.minifier.signature import Answer, Signature, function_of
+
+VALUE, STRIDE = Signature(kind="value"), Signature(kind="stride")
+
+
+class Chain(torch.nn.Module):
+    def forward(self, x):
+        for place in range(20):
+            x = torch.sin(x) if place == 6 else torch.cos(x) if place == 13 else torch.relu(x) + place
+        return x
+
+
+@pytest.fixture(scope="module")
+def case():
+    (case, *_) = torchparity.capture(Chain(), (torch.randn(4, 6),), backend="aot_eager")
+    return case
+
+
+def chase_of(case, folder, judge, *, width=1, budget=None):
+    folder.mkdir(exist_ok=True)
+    log = Log(folder / NAME)
+    return Chase(case, judge, folder=folder / "queries", log=log, width=width, budget=budget or Budget())
+
+
+def reduced(chase):
+    gate = Gate(chase)
+    chase.start()
+    reduce_part(gate, chase.extractor())
+    return gate
+
+
+def text_of(path):
+    return (path / "repro.py").read_text()
+
+
+def calls(path, *names):
+    return all(f"torch.{name}(" in text_of(path) for name in names)
+
+
+def judge_both(path):
+    if calls(path, "sin", "cos"):
+        return Answer(signatures=(VALUE,))
+    return Answer(signatures=(STRIDE,)) if calls(path, "cos") else Answer(same=True)
+
+
+def test_another_failure_is_kept_and_not_followed(case, tmp_path):
+    chase = chase_of(case, tmp_path, judge_both)
+    gate = reduced(chase)
+    assert gate.current.compute_nodes == 2
+    assert list(chase.others) == [STRIDE]
+    assert calls(chase.others[STRIDE], "cos")
+    assert torchparity.read_bundle(tmp_path / "case").compute_nodes == 2
+
+
+def test_errors_are_the_same_only_from_the_same_function(case, tmp_path):
+    def judge(path):
+        frame = "lowering.py full" if calls(path, "sin") else "ir.py create"
+        return Answer(signatures=(Signature(kind="raises", error="TypeError", frame=frame),))
+
+    gate = reduced(chase_of(case, tmp_path, judge))
+    assert "torch.sin" in gate.current.graph_module.code
+    assert function_of("/a/b/torch/_inductor/lowering.py:123 full") == "lowering.py full"
+
+
+def test_a_failure_that_comes_and_goes_is_asked_about_as_often_as_it_takes(case, tmp_path):
+    rolls = itertools.count()
+
+    def judge(path):
+        if calls(path, "sin") and next(rolls) % 2 == 0:
+            return Answer(signatures=(VALUE,), repeats=(1, 2))
+        return Answer(same=True)
+
+    chase = chase_of(case, tmp_path, judge)
+    gate = reduced(chase)
+    assert chase.repeats == (2, 4)
+    assert gate.current.compute_nodes == 1
+    assert "torch.sin" in gate.current.graph_module.code
+
+
+@pytest.mark.parametrize("budget", [Budget(queries=5), Budget(seconds=0.0)])
+def test_a_budget_ends_it_with_the_best_so_far(case, tmp_path, budget):
+    chase = chase_of(case, tmp_path, judge_both, budget=budget)
+    gate = Gate(chase)
+    chase.start()
+    with pytest.raises(BudgetSpent):
+        reduce_part(gate, chase.extractor())
+    assert gate.best is not None
+    assert chase.queries <= 5
+
+
+def test_asking_ahead_changes_nothing_but_the_time(case, tmp_path):
+    together, most = 0, 0
+    lock = threading.Lock()
+
+    def judge(path):
+        nonlocal together, most
+        with lock:
+            together += 1
+            most = max(most, together)
+        time.sleep(0.02)
+        answer = judge_both(path)
+        with lock:
+            together -= 1
+        return answer
+
+    alone = reduced(chase_of(case, tmp_path / "alone", judge))
+    assert most == 1
+    ahead = reduced(chase_of(case, tmp_path / "ahead", judge, width=3))
+    assert 1 < most <= 3
+    assert ahead.current.key == alone.current.key
+
+
+def test_what_the_log_answers_is_not_asked(case, tmp_path):
+    first = reduced(chase_of(case, tmp_path, judge_both))
+
+    def never(path):
+        raise AssertionError("asked again")
+
+    again = reduced(chase_of(case, tmp_path, never))
+    assert again.current.key == first.current.key
+
+
+def test_a_line_that_was_cut_short_is_forgotten(tmp_path):
+    log = Log(tmp_path / NAME)
+    log.write("start", case="x")
+    log.write("answered", key="k", answer=dict(Answer(same=True).__dict__))
+    with (tmp_path / NAME).open("ab") as file:
+        file.write(b'{"event":"answered","key":"half')
+    again = Log(tmp_path / NAME)
+    assert list(again.answers) == ["k"]
+    again.write("ended")
+    assert [entry["event"] for entry in again.entries()] == ["start", "answered", "ended"]
+
+
+def test_no_answer_is_never_followed(case, tmp_path):
+    def judge(path):
+        return Answer(signatures=(VALUE,)) if calls(path, "sin", "cos") else Answer()
+
+    gate = reduced(chase_of(case, tmp_path, judge))
+    assert gate.current.compute_nodes == 2
+    assert not gate.passing
