@@ -140,7 +140,11 @@ def remainder_of_infinity(h: torch.Tensor) -> torch.Tensor:
     return torch.remainder(h.abs(), math.inf)
 
 
-# --- lowerings -----------------------------------------------------------------------------------
+# --- passes and lowerings ------------------------------------------------------------------------
+
+
+def times_zero(h: torch.Tensor) -> torch.Tensor:
+    return torch.isnan(torch.log(h) * 0).to(h.dtype)
 
 
 def floor_division(h: torch.Tensor) -> torch.Tensor:
@@ -165,10 +169,6 @@ def padded_labels(h: torch.Tensor) -> torch.Tensor:
     labels = rows.argsort(-1)
     labels = torch.where(torch.arange(h.shape[-1]) < 3, labels, -1)
     return F.multilabel_margin_loss(rows, labels, reduction="none").view(*h.shape[:-1], 1)
-
-
-def softshrink_of_nan(h: torch.Tensor) -> torch.Tensor:
-    return torch.isnan(F.softshrink(torch.log(h))).to(h.dtype)
 
 
 # --- in-place and views --------------------------------------------------------------------------
@@ -245,9 +245,10 @@ def scaled_quotient(h: torch.Tensor) -> torch.Tensor:
     return torch.addcdiv(h, h * 1e28, torch.full_like(h, 1e-14), value=1e-37) * 1e-5
 
 
-def full_of_count(h: torch.Tensor) -> torch.Tensor:
-    count: Any = (h > 0).sum()
-    return torch.full(h.shape, count)
+def full_of_flag(h: torch.Tensor) -> torch.Tensor:
+    flag: Any = (h > 0).any()
+    flags = torch.full(h.shape, flag)
+    return flags + flags
 
 
 BUGS: tuple[Bug, ...] = (
@@ -282,6 +283,12 @@ BUGS: tuple[Bug, ...] = (
         source="_inductor/codegen/cpp.py CppVecOverrides.remainder", operation=remainder_of_infinity,
     ),
     Bug(
+        number=186281, name="times-zero", title="NaN times 0 is 0",
+        kind="value", stage="joint-graph pass",
+        source="_inductor/fx_passes/joint_graph.py UniformValueConstantFolder._add_peephole_patterns",
+        operation=times_zero,
+    ),
+    Bug(
         number=197895, name="floor-division", title="1.0 // 0.1 is 10",
         kind="value", stage="lowering",
         source="_inductor/lowering.py div_mode", operation=floor_division,
@@ -302,19 +309,14 @@ BUGS: tuple[Bug, ...] = (
         source="_decomp/decompositions.py multilabel_margin_loss_forward", operation=padded_labels,
     ),
     Bug(
-        number=None, name="softshrink-of-nan", title="softshrink of NaN is 0",
-        kind="value", stage="decomposition",
-        source="_refs/nn/functional/__init__.py softshrink", operation=softshrink_of_nan,
-    ),
-    Bug(
         number=198102, name="through-gaps", title="an in-place op on an unfold with gaps zeroes what lies between",
         kind="value", stage="functionalization",
-        source="unfold_inverse (ATen/FunctionalInverses.cpp)", operation=through_gaps,
+        source="ATen/FunctionalInverses.cpp unfold_inverse", operation=through_gaps,
     ),
     Bug(
         number=195422, name="through-dropout", title="an in-place op on what dropout returned unchanged is lost",
-        kind="value", stage="functionalization",
-        source="_decomp dropout", operation=through_dropout,
+        kind="value", stage="decomposition",
+        source="_decomp/decompositions.py dropout", operation=through_dropout,
     ),
     Bug(
         number=None, name="hinge-tie", title="multi_margin_loss has a gradient where the hinge is exactly zero",
@@ -335,7 +337,7 @@ BUGS: tuple[Bug, ...] = (
     Bug(
         number=188218, name="pool-of-nothing", title="fractional_max_pool2d with an empty window: AssertionError",
         kind="raises", stage="lowering",
-        source="_inductor/lowering.py fractional_max_pool2d", operation=pool_of_nothing,
+        source="_inductor/lowering.py _fractional_max_pool", operation=pool_of_nothing,
     ),
     Bug(
         number=188225, name="nan-constant", title="maximum of a NaN constant: not comparable",
@@ -345,7 +347,7 @@ BUGS: tuple[Bug, ...] = (
     Bug(
         number=197106, name="sum-as-bool", title="sum(dtype=bool) of integers: C++ compile error",
         kind="raises", stage="codegen",
-        source="_inductor/codegen/cpp.py", operation=sum_as_bool,
+        source="csrc/inductor/cpp_prefix.h sum_masked_reduce", operation=sum_as_bool,
     ),
     Bug(
         number=193757, name="target-above-one", title="binary_cross_entropy takes targets outside of 0..1",
@@ -355,7 +357,7 @@ BUGS: tuple[Bug, ...] = (
     Bug(
         number=195579, name="column-plus-scalar", title="addmm broadcasts its product to a larger input",
         kind="accepts_invalid", stage="decomposition",
-        source="_inductor/decomposition.py addmm", operation=column_plus_scalar,
+        source="_decomp/decompositions.py addmm", operation=column_plus_scalar,
     ),
     Bug(
         number=194501, name="negative-beta", title="smooth_l1_loss takes a negative beta",
@@ -368,9 +370,9 @@ BUGS: tuple[Bug, ...] = (
         source="_dynamo/variables/torch.py handle_addcdiv", operation=scaled_quotient,
     ),
     Bug(
-        number=None, name="full-of-count", title="full() of an integer tensor is float32",
+        number=None, name="full-of-flag", title="full() of a bool tensor is float32, so that true and true is 2",
         kind="value", alone_kind="dtype", stage="dynamo",
-        source="_dynamo/variables/torch.py handle_full", operation=full_of_count,
+        source="_dynamo/variables/torch.py handle_full", operation=full_of_flag,
     ),
 )  # fmt: skip
 BY_NAME = {bug.name: bug for bug in BUGS}
@@ -381,7 +383,7 @@ BY_NAME = {bug.name: bug for bug in BUGS}
 
 @dataclass(frozen=True, kw_only=True)
 class Seen:
-    """What a check said: its status, the kinds of difference, the nodes of Dynamo's graph, and the time it took."""
+    """What a check said: its status, the kinds of difference, and the time it took."""
 
     status: str
     kinds: tuple[str, ...]
