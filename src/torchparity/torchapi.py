@@ -81,6 +81,8 @@ COMPILER_MODULES = """
     torch.fx.experimental.validator
     torch.utils._cpp_embed_headers
 """.split()
+# Environment that makes a process compile every graph for itself.
+NO_GRAPH_CACHES = {"TORCHINDUCTOR_FX_GRAPH_CACHE": "0", "TORCHINDUCTOR_AUTOGRAD_CACHE": "0"}
 # Built, or probed, at the first compilation; the first by `joint_graph`, `post_grad` or `pre_grad`.
 PATTERN_TABLES = "torch._inductor.fx_passes.{}.lazy_init"
 VECTOR_INSTRUCTIONS = "torch._inductor.cpu_vec_isa.pick_vec_isa"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -69,7 +71,7 @@ def test_what_is_adopted_is_smaller_and_valid_and_fails_and_the_end_is_the_minim
     gate = Gate(watching)
     reduce_part(gate, Extractor(graph_module, inputs))
     sizes = [part.size for part in watching.adopted]
-    assert all(later < earlier for earlier, later in zip(sizes, sizes[1:], strict=False))
+    assert all(later < earlier for earlier, later in itertools.pairwise(sizes))
     for part in watching.adopted:
         part.graph_module.graph.lint()
         assert Recording(part.graph_module, part.inputs).raised is None

@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from torchparity import torchapi
 from torchparity.execute.cases import load_case
 from torchparity.minifier.part import Part
 from torchparity.minifier.signature import Signature
@@ -46,10 +47,14 @@ class ColdRun:
         return self.exit_code == 1 and "AssertionError" in self.output
 
 
-def run_cold(script: Path, *, seconds: float = SECONDS) -> ColdRun:
-    """Run a script in a fresh process with empty caches."""
-    with tempfile.TemporaryDirectory(prefix="torchparity-") as cache, tempfile.TemporaryFile() as output:
-        environment = {**os.environ, "TORCHINDUCTOR_CACHE_DIR": cache}
+def run_cold(script: Path, cache: str, *, seconds: float = SECONDS) -> ColdRun:
+    """Run a script in a fresh process that compiles for itself.
+
+    What a compiler finds out about the machine (headers, vector instructions) it may find in a folder that is not the
+    user's: that is half of a first compilation. Graphs that were compiled before it may not.
+    """
+    with tempfile.TemporaryFile() as output:
+        environment = {**os.environ, "TORCHINDUCTOR_CACHE_DIR": cache, **torchapi.NO_GRAPH_CACHES}
         process = subprocess.Popen(
             [sys.executable, str(script)],
             stdin=subprocess.DEVNULL,
@@ -118,12 +123,13 @@ def plain_scripts(case: Case, signature: Signature, tolerance: float | None) -> 
 def verified(script: Path, text: str, signature: Signature, *, plain: bool) -> Delivered:
     """Run a script three times; stop at the first time that a plain one does not fail."""
     shown, last = 0, ColdRun(exit_code=0, output="")
-    for _ in range(VERIFICATIONS):
-        last = run_cold(script)
-        if last.shows(signature, plain=plain):
-            shown += 1
-        elif plain:
-            break
+    with tempfile.TemporaryDirectory(prefix="torchparity-") as cache:
+        for _ in range(VERIFICATIONS):
+            last = run_cold(script, cache)
+            if last.shows(signature, plain=plain):
+                shown += 1
+            elif plain:
+                break
     return Delivered(text=text, plain=plain, output=last.output, reproduced=(shown, VERIFICATIONS))
 
 

@@ -56,7 +56,7 @@ class Extractor:
         return part.part(tap=True), part.tapped
 
     def part(self, keep: Iterable[Node], *, bypass: bool = True, only_sinks: bool = False) -> Part:
-        """Return the graph of the kept nodes; its outputs are those that were outputs, and those that nobody uses."""
+        """Return the graph of the kept nodes; its outputs were outputs, or are used by nobody that is left."""
         return _Build(self, set(keep), bypass=bypass, only_sinks=only_sinks).part()
 
 
@@ -87,13 +87,18 @@ class _Build:
             if node in self.keep or (node.args and node.args[0] in self.made and self.recording.is_pick(node)):
                 self.made[node] = self._copy(node)
         wanted = [node for node in self.extractor.output.all_input_nodes if node in self.made and not self.only_sinks]
-        sinks = [node for node in self.made if node not in self.used and node not in wanted and self._is_result(node)]
+        shows = [node for node in self.made if node not in wanted and self._is_result(node)]
+        sinks = [node for node in shows if node not in self.used or self._is_rewritten(node)]
         self.tapped = [node for node in self.made if isinstance(self.recording.results.get(node), torch.Tensor)]
         results = [self.made[node] for node in (self.tapped if tap else [*wanted, *sinks])]
         self.graph.output(tuple(results))
         made = GraphModule(self.extractor.graph_module, self.graph)
         fills = tuple(self.fills) if self.extractor.fills else ()
         return Part(made, copied_together(self.values), len(self.keep), fills, self.extractor.setting)
+
+    def _is_rewritten(self, node: Node) -> bool:
+        """Tell whether somebody who was left out saw what an in-place operation had made of a node's value."""
+        return any((node, user) in self.recording.rewritten for user in node.users if user not in self.made)
 
     def _is_result(self, node: Node) -> bool:
         return not isinstance(self.recording.results.get(node), tuple | list)
@@ -123,7 +128,7 @@ class _Build:
             if found is not None:
                 return self.made[found]
         value = self.recording.seen[(node, user)]
-        if (node, user) in self.recording.pristine:
+        if node.op == "placeholder" and (node, user) in self.recording.pristine:
             value = self.extractor.given[node]  # As it came, with the memory that it shares.
         if not isinstance(value, torch.Tensor) and literal(value) is not None and node.op != "placeholder":
             return value
@@ -135,7 +140,7 @@ class _Build:
             self.given[key] = self._at_top(lambda: self.graph.placeholder(name))
             self.given[key].meta = dict(node.meta)
             self.values.append(value)
-            pristine = (node, user) in self.recording.pristine
+            pristine = node.op == "placeholder" and (node, user) in self.recording.pristine
             self.fills.append(self.extractor.fills.get(node, DATA) if pristine else DATA)
         return self.given[key]
 

@@ -32,8 +32,9 @@ class Recording(Interpreter):
         super().__init__(graph_module)
         self.seen: dict[tuple[Node, Node], Any] = {}
         self.results: dict[Node, Any] = {}
-        # Inputs of the graph that were still as they came when a node used them.
+        # Pairs of a node and its user, where the value was still as it came, and where it had been written to.
         self.pristine: set[tuple[Node, Node]] = set()
+        self.rewritten: set[tuple[Node, Node]] = set()
         self._first_version: dict[Node, int] = {}
         self.raised: Node | None = None
         self.error: Exception | None = None
@@ -66,16 +67,15 @@ class Recording(Interpreter):
         for argument in n.all_input_nodes:
             version = version_of(self.env[argument])
             self.seen[(argument, n)] = self._value(argument, version)
-            if self._first_version.get(argument) == version:
-                self.pristine.add((argument, n))
+            as_it_came = self._first_version[argument] == version
+            (self.pristine if as_it_came else self.rewritten).add((argument, n))
         try:
             result = super().run_node(n)
         except Exception:
             self.raised = n
             raise
         self.results[n] = copied(result)
-        if n.op == "placeholder":
-            self._first_version[n] = version_of(result)
+        self._first_version[n] = version_of(result)
         return result
 
     def _value(self, node: Node, version: int) -> Any:

@@ -27,7 +27,7 @@ def write_issue(
         "",
         fenced(script, "python"),
         "",
-        f"It fails in {reproduced[0]} of {reproduced[1]} runs in fresh processes with empty caches.",
+        f"It fails in {reproduced[0]} of {reproduced[1]} runs in fresh processes.",
         "",
         "### What it prints",
         "",

@@ -176,7 +176,8 @@ def _inspect(node: Node, source: Source) -> None:
     if node.op not in ("call_function", "call_method"):
         return
     name = operation_name(node)
-    if not name.split(".")[0].endswith(BOOKKEEPING) and not _is_symbolic(node):
+    slices = name == "getitem" and not isinstance(node.args[1], int)
+    if slices or (not name.split(".")[0].endswith(BOOKKEEPING) and not _is_symbolic(node)):
         source.compute_nodes += 1
     source.draws_random_numbers |= bool(RANDOM.search(str(node.target))) or _draws(node)
     if "triton_kernel_wrapper" in name:
