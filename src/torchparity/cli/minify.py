@@ -165,7 +165,7 @@ def tell(small: Minified, out: Path, console: Console) -> None:
         facts.append(("issue", out / "issue.md"))
     if small.passing is not None:
         facts.append(("passes", f"{out / 'passing'}, the nearest case that does"))
-    facts += [("also met", f"{text}, in {out / 'others'}") for text in small.others]
+    facts += [("also met", out / "others" / name) for name in small.others]
     if not small.complete:
         facts.append(("go on with", f"torchparity minify --resume {out}"))
     lines += [f"{name:>12}  {fact}" for name, fact in facts]

@@ -6,6 +6,7 @@ import contextlib
 import functools
 import hashlib
 import re
+import shutil
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -96,12 +97,11 @@ class Chase:
         self.listen = listen
         self.signature: Signature | None = None
         self.repeats = (1, 1)
-        self.others: dict[Signature, Path] = {}
         self.best: Part | None = None
         self.best_answer = Answer()
         self.stage, self.left = "start", 0
-        self.queries = log.asked
-        self.began = time.monotonic() - log.spent
+        self.queries = self.asked_before = log.asked
+        self.began = time.monotonic()
         self._executor = ThreadPoolExecutor(max_workers=width)
         self._closed = False
 
@@ -185,10 +185,11 @@ class Chase:
         self.log.write("answered", query=number, key=key, answer=answer_to(answer))
         self.log.answers[key] = answer
         self._keep_others(answer, path)
+        shutil.rmtree(path, ignore_errors=True)
         if self.listen is not None:
             self.listen(
                 Question(
-                    number=number,
+                    number=number - self.asked_before,
                     compute_nodes=part.compute_nodes,
                     answer=answer,
                     best=self.best.compute_nodes if self.best is not None else self.case.compute_nodes,
@@ -205,16 +206,24 @@ class Chase:
             return
         if self.budget.seconds is not None and spent > self.budget.seconds:
             raise BudgetSpent
-        if self.budget.queries is not None and self.queries >= self.budget.queries:
+        if self.budget.queries is not None and self.queries - self.asked_before >= self.budget.queries:
             raise BudgetSpent
 
     def _keep_others(self, answer: Answer, path: Path) -> None:
-        """Remember the first part that fails in another way."""
+        """Keep the first part that fails in another way as a case of its own."""
         if self.signature is None or self.shows(answer):
             return
         for signature in answer.signatures:
-            if signature not in self.others and len(self.others) < OTHERS:
-                self.others[signature] = path
+            mark = hashlib.sha256(signature.text.encode()).hexdigest()[:6]
+            kept = self.others / f"{signature.kind}_{mark}"
+            if not kept.exists() and len(list(self.others.glob("*"))) < OTHERS:
+                self.others.mkdir(exist_ok=True)
+                shutil.copytree(path, kept)
+
+    @property
+    def others(self) -> Path:
+        """The folder of the failures that are not followed."""
+        return self.folder.parent / "others"
 
     def expect(self, stage: str, left: int) -> None:
         """Hear what is being done, and about how many questions are left."""

@@ -102,10 +102,11 @@ def start_minify(
         log.write("start", case=case.digest, **job.facts())
         try:
             return run_job(case, job, folder, log, budget=budget, workers=workers, listen=listen)
-        except ParityError:  # Nothing was found, so nothing is left behind.
-            for name in ("start", "queries"):
-                shutil.rmtree(folder / name, ignore_errors=True)
-            (folder / NAME).unlink()
+        except ParityError:
+            if not (folder / "case").exists():  # Nothing was found, so nothing is left behind.
+                for name in ("start", "queries"):
+                    shutil.rmtree(folder / name, ignore_errors=True)
+                (folder / NAME).unlink()
             raise
 
 
@@ -162,21 +163,13 @@ def handed_over(chase: Chase, gate: Gate, folder: Path, *, check: bool, interrup
     small = replace(
         chase.case_of(gate.current),
         signature={"kind": signature.kind, "error": signature.error, "summary": f"fails: {signature.text}"},
-        environment={**started.environment, **environment(torch.device("cpu"))},
+        environment={**started.environment, **environment(device_of(started))},
     )
     write_bundle(small, folder / "case")
     passing = nearest(gate.passing, gate.current)
     passing_case = chase.case_of(passing) if passing is not None else None
     if passing_case is not None:
         write_bundle(passing_case, folder / "passing")
-    others = {}
-    for number, (other, path) in enumerate(chase.others.items(), start=1):
-        if path.exists():
-            kept = folder / "others" / f"{number:02d}_{other.kind}"
-            kept.parent.mkdir(exist_ok=True)
-            if not kept.exists():
-                shutil.copytree(path, kept)
-            others[other.text] = read_bundle(kept)
     if interrupted:
         delivered = Delivered(text="", plain=False, output="", reproduced=(0, 0))
     elif check:
@@ -194,9 +187,15 @@ def handed_over(chase: Chase, gate: Gate, folder: Path, *, check: bool, interrup
         title=delivered.text.split("\n", 1)[0].strip('"') if delivered.plain else "",
         log=tuple(chase.log.entries()),
         passing=passing_case,
-        others=others,
+        others={path.name: read_bundle(path) for path in sorted(chase.others.glob("*"))},
         started_from={"name": started.name, "operations": started.compute_nodes, "inputs": len(started.inputs)},
     )
+
+
+def device_of(case: Case) -> torch.device:
+    """Return the device that a case runs on: the first that is not the CPU."""
+    others = [storage.device for storage in case.storages if storage.device != "cpu"]
+    return torch.device(others[0] if others else "cpu")
 
 
 @contextlib.contextmanager

@@ -23,7 +23,6 @@ class Log:
         self.path = path
         self.answers: dict[str, Answer] = {}
         self.header: dict[str, Any] = {}
-        self.spent = 0.0
         self.asked = 0
         self._lock = threading.Lock()
         if path.exists():
@@ -41,7 +40,6 @@ class Log:
                 self.asked = max(self.asked, entry["query"])
             elif entry["event"] == "answered":
                 self.answers[entry["key"]] = answer_from(entry["answer"])
-                self.spent += entry["answer"]["seconds"]
         return whole
 
     def write(self, event: str, **facts: Any) -> None:
