@@ -337,7 +337,7 @@ def bench_inductor(console: Console, directions: list[str], limit: float, *, sto
         again = "reproduced {} of {}".format(*small.reproduced)
         table.add_row(name, "ours, isolated", f"{ours:.0f}", str(small.queries), str(small.compute_nodes), again)
         print(f"{name}: ours {ours:.0f} s, {small.queries} queries, {small.compute_nodes} left", file=sys.stderr)
-        for isolate in (True, False) if stock else ():
+        for isolate in (False, True) if stock else ():
             spent, queries, left = stock_inductor(case, isolate=isolate, limit=limit)
             title = "stock, isolated" if isolate else "stock, --no-isolate"
             table.add_row(name, title, f"{spent:.0f}", str(queries), left, f"{spent / ours:.1f}")

@@ -75,6 +75,19 @@ def test_an_index_stays_inside_a_table_that_shrinks():
     assert result.graph_module(*result.inputs)[0].shape[-1] == 1
 
 
+def test_rows_go_where_rows_and_columns_have_one_size():
+    labels = torch.full((8, 8), -1)
+    labels[:, 0] = torch.arange(8)
+    graph_module, inputs = graph_of(
+        call(torch.nn.functional.multilabel_margin_loss, At(0), At(1)), torch.randn(8, 8), labels
+    )
+    result = reduced(
+        graph_module, inputs, lambda graph_module, inputs: inputs[1].shape[-1] >= 3 and inputs[1].min() < 0
+    )
+    assert [tuple(value.shape) for value in result.inputs] == [(1, 3), (1, 3)]
+    assert result.inputs[1].min() == -1
+
+
 def test_a_cut_that_the_model_does_not_take_is_never_asked_about():
     def fails(graph_module, inputs):
         assert Recording(graph_module, inputs).raised is None

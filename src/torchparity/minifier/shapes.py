@@ -23,6 +23,9 @@ from torchparity.minifier.part import Part
 from torchparity.repro.fills import DATA, RULES, Fill, filled, stride_order
 
 Sizes = Mapping[int, int]
+# Dimensions as pairs of an input's place and an axis.
+Axes = tuple[tuple[int, int], ...]
+INDICES = (torch.int32, torch.int64)
 
 
 def shrink_shapes(gate: Gate) -> None:
@@ -42,7 +45,7 @@ def shrink_shapes(gate: Gate) -> None:
     sizes = {old: new if old in kept else 1 for old, new in sizes.items()}
     for old in sizes:
         sizes[old] = least(sizes[old], lambda new, old=old: asked(gate, start, {**sizes, old: new}))  # type: ignore[misc]
-    apply_edits(gate, [functools.partial(cut_axis, place=place, axis=axis) for place, axis in axes_of(gate.current)])
+    apply_edits(gate, [functools.partial(cut_axes, axes=axes) for axes in axes_of(gate.current)])
 
 
 def asked(gate: Gate, start: Part, sizes: Sizes) -> bool:
@@ -79,15 +82,16 @@ def sizes_of(part: Part) -> list[int]:
     return sorted({size for value in tensors for size in value.shape if size > 1}, reverse=True)
 
 
-def axes_of(part: Part) -> list[tuple[int, int]]:
-    """Return the dimensions of the inputs that can be cut, each by itself."""
-    return [
-        (place, axis)
-        for place, value in enumerate(part.inputs)
-        if isinstance(value, torch.Tensor)
-        for axis, size in enumerate(value.shape)
-        if size > 1
+def axes_of(part: Part) -> list[Axes]:
+    """Return sets of dimensions that may be cut apart from others of their size: one of one input, or one of all."""
+    shapes = {place: value.shape for place, value in enumerate(part.inputs) if isinstance(value, torch.Tensor)}
+    single = [((place, axis),) for place, shape in shapes.items() for axis, size in enumerate(shape) if size > 1]
+    places = sorted({(axis, size) for shape in shapes.values() for axis, size in enumerate(shape) if size > 1})
+    common = [
+        tuple((place, axis) for place, shape in shapes.items() if len(shape) > axis and shape[axis] == size)
+        for axis, size in places
     ]
+    return [*(axes for axes in common if len(axes) > 1), *single]
 
 
 def cut_all(part: Part, limit: int) -> Part:
@@ -125,14 +129,23 @@ def cut_once(part: Part, changes: Sizes) -> Part | None:
     return None
 
 
-def cut_axis(part: Part, *, place: int, axis: int) -> Part | None:
-    """Return a part in which one dimension of one input is 1, whatever others of its size are."""
-    value = part.inputs[place]
-    fill = part.fill_of(place)
-    shape = tuple(1 if number == axis else size for number, size in enumerate(value.shape))
-    data = cut_data(value, fill, shape)
-    made = laid_out(data, value).requires_grad_(value.requires_grad)
-    return runs_alike(refill(part, place, made, fill), part)
+def cut_axes(part: Part, *, axes: Axes) -> Part | None:
+    """Return a part in which some dimensions are 1, whatever others of their size are; clamped where it must be."""
+    for clamp in (False, True):
+        made = part
+        for place, axis in axes:
+            value, fill = part.inputs[place], part.fill_of(place)
+            shape = tuple(1 if number == axis else size for number, size in enumerate(made.inputs[place].shape))
+            data = laid_out(cut_data(made.inputs[place], fill, shape), value).requires_grad_(value.requires_grad)
+            made = refill(made, place, data, fill)
+        if clamp:
+            for place, value in enumerate(made.inputs):
+                if isinstance(value, torch.Tensor) and value.dtype in INDICES:
+                    made = refill(made, place, value.clamp(max=0))
+        found = runs_alike(made, part)
+        if found is not None:
+            return found
+    return None
 
 
 def cut_input(value: Any, fill: Fill, changes: Sizes, *, limit: int | None) -> tuple[Any, Fill]:
@@ -141,13 +154,13 @@ def cut_input(value: Any, fill: Fill, changes: Sizes, *, limit: int | None) -> t
         return changes.get(value, value), fill
     if not isinstance(value, torch.Tensor):
         return value, fill
-    clamped = limit is not None and value.dtype in (torch.int32, torch.int64)
+    clamped = limit is not None and value.dtype in INDICES
     shape = tuple(changes.get(size, size) for size in value.shape)
     if shape == tuple(value.shape) and not clamped:
         return value, fill
     data = cut_data(value, fill, shape)
     if clamped and limit is not None:
-        data, fill = data.remainder(limit), DATA
+        data, fill = data.clamp(max=limit - 1), DATA  # What is negative often means nothing.
     return laid_out(data, value).requires_grad_(value.requires_grad), fill
 
 

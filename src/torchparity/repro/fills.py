@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 
 # Longer tensors are said by a rule, or not at all.
-LITERAL = 16
+LITERAL = 32
 SEED = 0
 # Larger tensors are not compared with every fill.
 LARGE = 1 << 22
