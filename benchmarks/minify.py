@@ -283,11 +283,15 @@ def stock_script(case: Case, folder: Path) -> Path:
     save = torchparity.torchapi.lookup("torch._dynamo.repro.after_aot.save_graph_repro")
     loaded = load_case(case)
     model, inputs, _ = loaded.make()
+    graph_module = loaded.graph_of(model)
+    for node in graph_module.graph.nodes:
+        node.type = None  # Annotations of our source, which the stock writer would print without quotes.
+    graph_module.recompile()
     path = folder / "stock.py"
     with case.recipe.active(), path.open("w") as file:
         save(
             file,
-            loaded.graph_of(model),
+            graph_module,
             inputs,
             "inductor",
             save_dir=str(folder / "saved"),
@@ -314,9 +318,8 @@ def stock_inductor(case: Case, *, isolate: bool, limit: float) -> tuple[float, i
             text = str(expired.stdout or b"", "utf-8", "replace") + str(expired.stderr or b"", "utf-8", "replace")
             text += "\nstopped"
         spent = time.monotonic() - started
-        queries = text.count("SUCCESS") + text.count("FAIL:")
-        checkpoints = sorted(folder.rglob("repro.py"), key=lambda entry: entry.stat().st_mtime)
-        written = [*folder.rglob("minifier_launcher.py"), *checkpoints]
+        queries = max((int(number) for number in re.findall(r"Made (\d+) queries", text)), default=0)
+        written = [folder / "repro.py"] if (folder / "repro.py").exists() else sorted(folder.rglob("checkpoints/*.py"))
         left = len(re.findall(r"= torch\.ops\.", written[-1].read_text())) if written else -1
         return spent, queries, f"{left}" if left >= 0 else "no script"
 
