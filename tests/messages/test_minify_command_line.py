@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import logging
 import signal
 import subprocess
 import sys
 import time
 
 import pytest
+
+from torchparity.cli.main import main
 
 MODEL = """
 import torch
@@ -117,9 +120,15 @@ def test_an_interrupt_keeps_the_best_so_far(folder):
         (["minify", "cases/001_dynamo", "--check", "true", "--out", "cases"], "error: cases is not empty"),
     ],
 )
-def test_what_cannot_be_is_refused_in_two_lines(folder, words, error):
-    ended = run(folder, *words)
-    assert ended.returncode == 2
-    lines = ended.stderr.splitlines()
+def test_what_cannot_be_is_refused_in_two_lines(folder, words, error, monkeypatch, capsys):
+    monkeypatch.chdir(folder)
+    monkeypatch.setattr(sys, "argv", ["torchparity", *words])
+    try:
+        with pytest.raises(SystemExit) as left:
+            main()
+    finally:
+        logging.disable(logging.NOTSET)
+    assert left.value.code == 2
+    lines = capsys.readouterr().err.splitlines()
     assert lines[-2] == error
     assert lines[-1].startswith("hint: ")

@@ -546,7 +546,13 @@ def assert_round_trip(kept: list[tuple[Case, Results]], folder: Any) -> None:
             assert left == right, f"{case.name}: {name}"
 
 
-@pytest.mark.parametrize("name", list(PROGRAMS))
+# The models of the benchmark in eval mode: their graphs are those of training without the backward.
+REPEATS = {f"{name}_eval" for name in MODELS}
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.slow) if name in REPEATS else name for name in PROGRAMS]
+)
 def test_every_graph_computes_the_same_from_its_bundle(name, tmp_path):
     asked = PROGRAMS[name]
     function, calls = asked.make()
