@@ -41,7 +41,7 @@ def chase_of(case, folder, judge, *, width=1, budget=None):
 def reduced(chase):
     gate = Gate(chase)
     chase.start()
-    reduce_part(gate, chase.extractor())
+    reduce_part(gate, chase.extractor)
     return gate
 
 
@@ -101,7 +101,7 @@ def test_a_budget_ends_it_with_the_best_so_far(case, tmp_path, budget):
     gate = Gate(chase)
     chase.start()
     with pytest.raises(BudgetSpent):
-        reduce_part(gate, chase.extractor())
+        reduce_part(gate, chase.extractor)
     assert gate.best is not None
     assert chase.queries <= 5
 

@@ -87,7 +87,10 @@ class Chase:
         width: int,
         budget: Budget,
         listen: Listener | None = None,
+        looks_inside: bool = False,
     ) -> None:
+        # Whether the judge tells which values are wrong, so that intermediate ones are worth looking at.
+        self.looks_inside = looks_inside
         self.case = case
         self.judge = judge
         self.folder = folder
@@ -113,7 +116,10 @@ class Chase:
         if known is not None and key_of(part) not in self.log.answers:
             self.log.write("answered", query=0, key=key_of(part), answer=answer_to(known))
             self.log.answers[key_of(part)] = known
-        answer = self._inquire(part).result()
+        first = self._inquire(part)
+        if self.width > 1 and self.looks_inside:
+            self._inquire(self.tapped(self.extractor)[0])  # It will be asked next, if this fails in values.
+        answer = first.result()
         if not answer.signatures:
             raise UsageError(
                 f"{self.case.name} does not fail here: {answer.word}",
@@ -276,8 +282,9 @@ class Chase:
         recipe = replace(case.recipe, dynamic=None) if not case.symbols else case.recipe
         return Setting(recipe=recipe, backward=case.backward, autocast=case.autocast)
 
+    @functools.cached_property
     def extractor(self) -> Extractor:
-        """Return what makes parts of the case's graph."""
+        """What makes parts of the case's graph."""
         backward = self.case.backward
         setting = self.setting
         return Extractor(self.graph_module, self.inputs, gradients=backward, setting=setting, around=self.conditions())
@@ -325,6 +332,8 @@ class Chase:
         raised = extractor.recording.raised
         if raised is not None:
             yield from neighbourhoods(extractor, raised)
+        elif not self.looks_inside:
+            return
         elif self.signature.kind in (Kind.RAISES.value, Kind.CRASHES.value):
             for node in named_nodes(extractor, self._inquire(extractor.whole()).result().clue):
                 yield [node]
@@ -337,12 +346,15 @@ class Chase:
                 yield from neighbourhoods(extractor, culprit)
                 self.signature = pinned
 
+    def tapped(self, extractor: Extractor) -> tuple[Part, list[Node]]:
+        """Return the whole graph with every intermediate value as an output, and the nodes of these."""
+        part, nodes = extractor.tapped()
+        return replace(part, setting=replace(self.setting, backward=False)), nodes
+
     def first_wrong(self, extractor: Extractor) -> tuple[Node, str] | None:
         """Ask about every intermediate value at once; return the first node whose value is wrong, and how it is."""
         assert self.signature is not None
-        part, nodes = extractor.tapped()
-        if part.setting is not None:
-            part = replace(part, setting=replace(part.setting, backward=False))
+        part, nodes = self.tapped(extractor)
         wrong = dict(self._inquire(part).result().wrong)
         kinds = {node: wrong.get(f"output[{place}]", "") for place, node in enumerate(nodes)}
         follows = VALUES if self.signature.kind in VALUES else (self.signature.kind,)

@@ -136,11 +136,20 @@ def run_job(
     width = workers or (job.pool.workers if job.pool is not None else default_workers())
     interrupted = complete = False
     with judging(job, width) as judge:
-        chase = Chase(case, judge, folder=folder / "queries", log=log, width=width, budget=budget, listen=listen)
+        chase = Chase(
+            case,
+            judge,
+            folder=folder / "queries",
+            log=log,
+            width=width,
+            budget=budget,
+            listen=listen,
+            looks_inside=job.check is None,
+        )
         gate = Gate(chase)
         try:
             chase.start(answer_of(job.verdict) if job.verdict is not None else None)
-            reduce_part(gate, chase.extractor(), chase.suspects)
+            reduce_part(gate, chase.extractor, chase.suspects)
             complete = True
         except (BudgetSpent, KeyboardInterrupt) as stopped:
             if gate.best is None:
@@ -217,8 +226,9 @@ def folder_for(out: str | Path | None) -> Iterator[Path]:
 
 
 def default_workers() -> int:
-    """Return how many queries run at once: a compilation keeps more than one core busy."""
-    return min(8, max(1, (os.cpu_count() or 1) // 2))
+    """Return how many queries run at once: two where there are two cores, then one for every two."""
+    cores = os.cpu_count() or 1
+    return min(8, max(min(cores, 2), cores // 2))
 
 
 @contextlib.contextmanager
