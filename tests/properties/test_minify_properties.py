@@ -59,7 +59,7 @@ class Watching(Direct):
         self.adopted.append(part)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(graphs())
 def test_what_is_adopted_is_smaller_and_valid_and_fails_and_the_end_is_the_minimum(made):
     graph_module, inputs, wanted = made
@@ -80,7 +80,7 @@ def test_what_is_adopted_is_smaller_and_valid_and_fails_and_the_end_is_the_minim
     assert gate.current.compute_nodes == len(wanted)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(graphs())
 def test_reducing_twice_changes_nothing(made):
     graph_module, inputs, wanted = made

@@ -60,7 +60,7 @@ def pool():
 
 
 BUGS = [
-    pytest.param(scaled_quotient, "eager", "program", "nonfinite", "addcdiv", id="dynamo"),
+    pytest.param(scaled_quotient, "eager", "program", "nonfinite", "addcdiv", id="dynamo", marks=pytest.mark.slow),
     pytest.param(through_dropout, "aot_eager", "dynamo", "value", "dropout", id="in-place", marks=pytest.mark.slow),
     pytest.param(
         target_above_one,
@@ -92,6 +92,19 @@ def test_a_real_bug_ends_in_a_plain_script_of_at_most_three_operations(
     assert named in small.script
     assert (tmp_path / "small" / "repro.py").read_text() == small.script
     assert small.script in (tmp_path / "small" / "issue.md").read_text()
-    if backend != "inductor":
+    if operation is through_dropout:
         again = torchparity.minify(small.case, pool=pool)
         assert again.digest == small.digest
+
+
+def test_where_dynamo_itself_is_wrong_the_models_own_calls_fail(pool):
+    torch.manual_seed(0)
+    model = Around(scaled_quotient).eval()
+    case, verdict = torchparity.find_failing(model, (torch.randn(4, 8),), backend="eager", pool=pool)
+    assert (case.level, verdict.kind) == ("program", "nonfinite")
+    assert "addcdiv" in case.graph
+
+
+def test_a_model_without_a_fault_is_refused(pool):
+    with pytest.raises(torchparity.UsageError, match=r"no graph of sin fails by itself \(3 were judged\)"):
+        torchparity.find_failing(torch.sin, (torch.randn(3),), backend="eager", pool=pool)
