@@ -12,6 +12,7 @@ import os
 import shutil
 import signal
 import stat
+import subprocess
 import sys
 import threading
 import time
@@ -231,3 +232,16 @@ def remove_folder(path: Path) -> None:
             with contextlib.suppress(OSError):
                 Path(folder).chmod(0o700)
         shutil.rmtree(path, ignore_errors=True)
+
+
+def wait_or_kill(process: subprocess.Popen[bytes], seconds: float) -> int:
+    """Wait for a process that leads a session of its own; kill all of it where it takes longer, or we are stopped."""
+    try:
+        return process.wait(timeout=seconds)
+    except BaseException as error:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        if not isinstance(error, subprocess.TimeoutExpired):
+            raise
+        return -signal.SIGKILL

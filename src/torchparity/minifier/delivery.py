@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import difflib
 import os
-import signal
 import subprocess
 import sys
 import tempfile
@@ -15,6 +14,7 @@ from pathlib import Path
 
 from torchparity import torchapi
 from torchparity.execute.cases import load_case
+from torchparity.execute.processes import wait_or_kill
 from torchparity.minifier.part import Part
 from torchparity.minifier.signature import Signature
 from torchparity.records import Kind
@@ -64,14 +64,7 @@ def run_cold(script: Path, cache: str, *, seconds: float = SECONDS) -> ColdRun:
             env=environment,
             start_new_session=True,
         )
-        try:
-            code = process.wait(timeout=seconds)
-        except BaseException as error:
-            os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
-            if not isinstance(error, subprocess.TimeoutExpired):
-                raise
-            code = -signal.SIGKILL
+        code = wait_or_kill(process, seconds)
         output.seek(0)
         return ColdRun(exit_code=code, output=output.read().decode("utf-8", "replace")[-OUTPUT:])
 

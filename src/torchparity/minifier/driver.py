@@ -7,7 +7,6 @@ import dataclasses
 import os
 import shlex
 import shutil
-import signal
 import subprocess
 import tempfile
 import time
@@ -23,6 +22,7 @@ from torchparity.execute.environment import environment
 from torchparity.execute.isolated import run_bundle
 from torchparity.execute.outcome import Limits
 from torchparity.execute.pool import Pool
+from torchparity.execute.processes import wait_or_kill
 from torchparity.minifier.chase import Budget, BudgetSpent, Chase, Judge, Listener
 from torchparity.minifier.delivery import VERIFICATIONS, Delivered, deliver, nearest
 from torchparity.minifier.gate import Gate
@@ -253,14 +253,7 @@ def run_check(command: str, path: Path, limits: Limits) -> Answer:
         stderr=subprocess.DEVNULL,
         start_new_session=True,
     )
-    try:
-        code = process.wait(timeout=limits.seconds)
-    except BaseException as error:
-        os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
-        if not isinstance(error, subprocess.TimeoutExpired):
-            raise
-        code = -signal.SIGKILL
+    code = wait_or_kill(process, limits.seconds)
     return Answer(
         signatures=(CHECK,) if code == INTERESTING else (),
         same=code == NOT_INTERESTING,

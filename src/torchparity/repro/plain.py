@@ -17,7 +17,7 @@ from torch.fx import GraphModule
 from torchparity import torchapi
 from torchparity.records import Kind
 from torchparity.repro.fills import fill_source, stride_order
-from torchparity.repro.source import Source, import_line, input_names, operation_name
+from torchparity.repro.source import ALWAYS, GIVEN, Source, import_line, input_names, operation_name
 from torchparity.repro.values import literal
 from torchparity.run.recipe import Recipe
 from torchparity.version import __version__
@@ -106,10 +106,10 @@ def function_source(graph_module: GraphModule, source: Source) -> list[str]:
     graph = torchapi.plain_copy(graph_module.graph, input_names(graph_module))
     code = graph.python_code("self", verbose=False)
     for name, value in code.globals.items():
-        if name in ("inf", "nan", "device"):
+        if name in ALWAYS:
             if re.search(rf"\b{name}\b", code.src):
-                source.imports.add(f"from {'torch' if name == 'device' else 'math'} import {name}")
-        elif name not in ("torch", "NoneType", "fx_pytree", "pytree"):
+                source.imports.add(ALWAYS[name])
+        elif name not in GIVEN:
             source.imports.add(import_line(name, value, source))
     lines = []
     for line in code.src.strip().splitlines():
@@ -157,19 +157,8 @@ def settings(recipe: Recipe) -> list[str]:
 
 
 def compiled(recipe: Recipe, backend: str) -> str:
-    """Return the call that compiles."""
-    arguments = ["f"]
-    if backend != repr("inductor"):
-        arguments.append(f"backend={backend}")
-    if recipe.mode is not None:
-        arguments.append(f"mode={recipe.mode!r}")
-    if recipe.dynamic is not None:
-        arguments.append(f"dynamic={recipe.dynamic!r}")
-    if recipe.fullgraph:
-        arguments.append("fullgraph=True")
-    if recipe.options:
-        arguments.append(f"options={dict(recipe.options)!r}")
-    return f"torch.compile({', '.join(arguments)})"
+    """Return the call that compiles; the usual backend need not be named."""
+    return recipe.call_source("f") if backend == repr("inductor") else recipe.call_source("f", f"backend={backend}")
 
 
 def writes_to_inputs(plain: Plain) -> bool:

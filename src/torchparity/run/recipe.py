@@ -99,7 +99,12 @@ class Recipe:
             area, name = key.split(".", 1)
             module = torchapi.CONFIG_MODULES[area]
             lines += [f"import {module}", f"{module}.{name} = {value!r}"]
-        arguments = [model, f"backend={backend}"]
+        lines.append(f"compiled = {self.call_source(model, f'backend={backend}')}")
+        return "\n".join(lines) + "\n"
+
+    def call_source(self, *arguments_before: str) -> str:
+        """Return the call of `torch.compile`, after the arguments that come first."""
+        arguments = list(arguments_before)
         if self.mode is not None:
             arguments.append(f"mode={self.mode!r}")
         if self.dynamic is not None:
@@ -108,8 +113,7 @@ class Recipe:
             arguments.append("fullgraph=True")
         if self.options:
             arguments.append(f"options={dict(self.options)!r}")
-        lines.append(f"compiled = torch.compile({', '.join(arguments)})")
-        return "\n".join(lines) + "\n"
+        return f"torch.compile({', '.join(arguments)})"
 
     def backend_source(self) -> tuple[list[str], str]:
         """Return the imports and the expression that name the backend in source."""
