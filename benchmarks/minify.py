@@ -325,7 +325,7 @@ def stock_inductor(case: Case, *, isolate: bool, limit: float) -> tuple[float, i
 
 
 # So that the graphs after AOTAutograd have about 500 operations.
-BLOCKS = {"forward": 10, "backward": 6}
+BLOCKS = {"forward": 8, "backward": 6}
 
 
 def bench_inductor(console: Console, directions: list[str], limit: float, *, stock: bool) -> None:

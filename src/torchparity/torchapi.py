@@ -86,6 +86,7 @@ NO_GRAPH_CACHES = {"TORCHINDUCTOR_FX_GRAPH_CACHE": "0", "TORCHINDUCTOR_AUTOGRAD_
 # Built, or probed, at the first compilation; the first by `joint_graph`, `post_grad` or `pre_grad`.
 PATTERN_TABLES = "torch._inductor.fx_passes.{}.lazy_init"
 VECTOR_INSTRUCTIONS = "torch._inductor.cpu_vec_isa.pick_vec_isa"
+CACHE_FOLDER = "torch._inductor.runtime.cache_dir_utils.cache_dir"
 
 
 def list_backends() -> list[str]:

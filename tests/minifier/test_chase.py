@@ -41,6 +41,7 @@ def chase_of(case, folder, judge, *, width=1, budget=None):
 def reduced(chase):
     gate = Gate(chase)
     chase.start()
+    chase.settle()
     reduce_part(gate, chase.extractor)
     return gate
 
@@ -100,6 +101,7 @@ def test_a_budget_ends_it_with_the_best_so_far(case, tmp_path, budget):
     chase = chase_of(case, tmp_path, judge_both, budget=budget)
     gate = Gate(chase)
     chase.start()
+    chase.settle()
     with pytest.raises(BudgetSpent):
         reduce_part(gate, chase.extractor)
     assert gate.best is not None

@@ -18,6 +18,7 @@ from torchparity.execute.frames import Frame, FrameReader
 MARK = "TORCHPARITY_POOL"
 MODULE = "torchparity.execute.server"
 LOG = "server.log"
+PROBES = "probes"
 LOG_CHARACTERS = 4000
 SEND_SECONDS = 60.0
 LEAVE_SECONDS = 10.0

@@ -33,7 +33,7 @@ from typing import Any
 
 from torchparity.errors import UsageError
 from torchparity.execute import processes
-from torchparity.execute.connection import Connection
+from torchparity.execute.connection import PROBES, Connection
 from torchparity.execute.frames import BODY_LIMIT, Frame, pack
 from torchparity.execute.outcome import Ending, ErrorFacts, Limits, Outcome
 
@@ -167,6 +167,12 @@ class Pool:
     def wait_until_ready(self, seconds: float | None = None) -> bool:
         """Wait for the first server to be warm; return False where it is not, or cannot be."""
         return self._settled.wait(seconds) and self._refusal is None
+
+    @property
+    def probes(self) -> Path | None:
+        """A folder with what the compiler has found out about this machine, and nothing that it has compiled."""
+        folder = self.root / PROBES
+        return folder if folder.is_dir() else None
 
     def close(self) -> None:
         """Kill running queries at once, answer waiting ones, and remove every process and file of the pool."""

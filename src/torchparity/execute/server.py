@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from torchparity.execute import child, processes, warmup
+from torchparity.execute.connection import PROBES
 from torchparity.execute.frames import Frame, FrameReader, pack
 from torchparity.execute.outcome import Ending, ErrorFacts
 from torchparity.execute.query import ANSWERS, CHUNK, Query
@@ -273,6 +274,7 @@ def main(descriptor: int, root: Path, settings: Mapping[str, Any]) -> None:
     server = Server(socket.socket(fileno=descriptor), root)
     server.heed_signals()
     warmup.warm_up(settings["preload"], compilers=settings["compilers"], still_wanted=server.still_wanted)
+    warmup.copy_probes(root / PROBES)
     for name, value in settings["environment"].items():
         os.environ.pop(name, None)
         if value is not None:

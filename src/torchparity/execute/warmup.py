@@ -9,8 +9,11 @@ import contextlib
 import functools
 import gc
 import importlib
+import os
 import platform
+import shutil
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -18,6 +21,7 @@ import torch
 from torchparity import torchapi
 from torchparity.errors import TorchVersionError
 
+CACHE = "TORCHINDUCTOR_CACHE_DIR"
 # Not torch's, and imported by it in the middle of a compilation.
 OTHERS = ("sympy.tensor.tensor", "sympy.physics.units")
 
@@ -72,8 +76,31 @@ def _trace_patterns() -> None:
 def _probe_vector_instructions() -> None:
     """Find the vector instructions that the C++ compiler and this machine share: 10 s the first time, 1 s later.
 
-    The probes are kept in torch's own cache folder, as in any other process; that of the pool is new and empty.
+    The probes are kept beside what torch itself keeps, and apart from it, so that they can be handed on alone.
     """
     pick = _attempt(torchapi.VECTOR_INSTRUCTIONS)
-    if pick is not None:
+    folder = probes()
+    if pick is None or folder is None:
+        return
+    before = os.environ.get(CACHE)
+    os.environ[CACHE] = str(folder)
+    try:
         pick()
+    finally:
+        del os.environ[CACHE]
+        if before is not None:
+            os.environ[CACHE] = before
+
+
+def probes() -> Path | None:
+    """Return the folder of the probes, in torch's own cache."""
+    cache = _attempt(torchapi.CACHE_FOLDER)
+    return Path(cache()) / "torchparity-probes" if cache is not None else None
+
+
+def copy_probes(target: Path) -> None:
+    """Put a copy of the probes, if there are any, where processes that compile for the first time can start from it."""
+    folder = probes()
+    with contextlib.suppress(OSError):  # Whoever does not find them finds out for himself.
+        if folder is not None:
+            shutil.copytree(folder, target, ignore=shutil.ignore_patterns("locks"), dirs_exist_ok=True)

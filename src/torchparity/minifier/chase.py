@@ -5,17 +5,15 @@ from __future__ import annotations
 import contextlib
 import functools
 import hashlib
-import re
 import shutil
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch.fx import Node
 
 from torchparity.errors import CaseError, ParityError, UsageError
 from torchparity.execute.cases import Loaded, load_case
@@ -23,20 +21,14 @@ from torchparity.minifier.extract import Extractor
 from torchparity.minifier.log import Log, answer_to
 from torchparity.minifier.part import Part, Setting, placeholders, with_shapes
 from torchparity.minifier.signature import VALUES, Answer, Signature
-from torchparity.records import Kind
 from torchparity.repro.bundle import write_bundle
 from torchparity.repro.case import Case, make_case, write_graph
-from torchparity.repro.source import operation_name
 from torchparity.run.state import RandomState
 
 # How many failures of another kind are kept as cases of their own.
 OTHERS = 12
 # How many times a failure that comes and goes is asked about.
 REPEATS = 4
-NEIGHBOURHOODS = 3
-# Kinds of difference that make values wrong further on.
-ORIGINS = (Kind.DTYPE.value, Kind.SHAPE.value)
-NAMED = 4
 
 Judge = Callable[[Path], Answer]
 
@@ -98,37 +90,58 @@ class Chase:
         self.width = width
         self.budget = budget
         self.listen = listen
+        # What is followed; `settled` once the whole case has shown it, `expected` what it was seen to do before.
         self.signature: Signature | None = None
+        self.settled = False
+        self.expected: str | None = None
         self.repeats = (1, 1)
         self.best: Part | None = None
         self.best_answer = Answer()
         self.stage, self.left = "start", 0
         self.queries = self.asked_before = log.asked
         self.began = time.monotonic()
+        self._asked: dict[str, Future[Answer]] = {}
         self._executor = ThreadPoolExecutor(max_workers=width)
         self._closed = False
 
     # --- asking --------------------------------------------------------------------------------------
 
     def start(self, known: Answer | None = None) -> None:
-        """See the failure in a worker, unless it was seen already, and pin it."""
-        part = Part(self.graph_module, tuple(self.inputs), self.case.compute_nodes, setting=self.setting)
-        if known is not None and key_of(part) not in self.log.answers:
-            self.log.write("answered", query=0, key=key_of(part), answer=answer_to(known))
-            self.log.answers[key_of(part)] = known
-        first = self._inquire(part)
-        if self.width > 1 and self.looks_inside:
-            self._inquire(self.tapped(self.extractor)[0])  # It will be asked next, if this fails in values.
-        answer = first.result()
+        """Begin to look at the whole case in a worker, unless what it does is known already."""
+        key = key_of(self.whole)
+        if known is not None and key not in self.log.answers:
+            self.log.write("answered", query=0, key=key, answer=answer_to(known))
+            self.log.answers[key] = known
+        seen = self.log.answers.get(key)
+        recorded = (self.case.signature or {}).get("kind")
+        self.expected = seen.signatures[0].kind if seen is not None and seen.signatures else recorded
+        if self.expected is None or not self.looks_inside:
+            self.inquire(self.whole)
+
+    def settle(self) -> None:
+        """Wait for what the whole case does, and pin it."""
+        answer = self.inquire(self.whole).result()
         if not answer.signatures:
             raise UsageError(
                 f"{self.case.name} does not fail here: {answer.word}",
                 hint="`torchparity run` shows the verdict; there is nothing to make smaller",
             )
-        self.signature = answer.signatures[0]
+        self.signature, self.settled = answer.signatures[0], True
         if answer.repeats[0] < answer.repeats[1]:
-            answers = [self._inquire(part, attempt=attempt).result() for attempt in range(1, REPEATS)]
+            answers = [self.inquire(self.whole, attempt=attempt).result() for attempt in range(1, REPEATS)]
             self.repeats = (1 + sum(self.shows(entry) for entry in answers), REPEATS)
+
+    def astray(self) -> bool:
+        """Tell whether what was followed before the whole case had answered is another failure than its own."""
+        followed = self.signature
+        if self.settled or self.expected in VALUES:
+            return False
+        self.settle()
+        assert self.signature is not None
+        if self.signature.kind not in VALUES:
+            return True
+        self.signature = followed
+        return False
 
     def shows(self, answer: Answer) -> bool:
         """Tell whether an answer is the failure that is followed."""
@@ -152,22 +165,24 @@ class Chase:
                 done.set_result(False if any(answer.same for answer in answers) else None)
             else:
                 try:
-                    again = self._inquire(part, attempt=len(answers))
+                    again = self.inquire(part, attempt=len(answers))
                 except BudgetSpent as spent:
                     done.set_exception(spent)
                 else:
                     again.add_done_callback(heard)
 
-        self._inquire(part).add_done_callback(heard)
+        self.inquire(part).add_done_callback(heard)
         return done
 
-    def _inquire(self, part: Part, *, attempt: int = 0) -> Future[Answer]:
+    def inquire(self, part: Part, *, attempt: int = 0) -> Future[Answer]:
         """Ask once, or find in the log what was answered when this was asked before."""
         key = key_of(part, attempt)
         known: Future[Answer] = Future()
         if key in self.log.answers:
             known.set_result(self.log.answers[key])
             return known
+        if key in self._asked:
+            return self._asked[key]
         self._check_budget()
         try:
             case = self.case_of(part)
@@ -178,7 +193,8 @@ class Chase:
         number = self.queries
         self.log.write("asked", query=number, key=key, operations=part.compute_nodes, stage=self.stage)
         path = write_bundle(case, self.folder / f"{number:05d}")
-        return self._executor.submit(self._judge, part, key, number, path)
+        self._asked[key] = self._executor.submit(self._judge, part, key, number, path)
+        return self._asked[key]
 
     def _judge(self, part: Part, key: str, number: int, path: Path) -> Answer:
         """Wait for an answer in a thread of its own, and write it down before anybody acts on it."""
@@ -217,7 +233,7 @@ class Chase:
 
     def _keep_others(self, answer: Answer, path: Path) -> None:
         """Keep the first part that fails in another way as a case of its own."""
-        if self.signature is None or self.shows(answer):
+        if not self.settled or self.shows(answer):
             return
         for signature in answer.signatures:
             mark = hashlib.sha256(signature.text.encode()).hexdigest()[:6]
@@ -269,6 +285,11 @@ class Chase:
             node.type = None
         graph_module.recompile()
         return graph_module
+
+    @functools.cached_property
+    def whole(self) -> Part:
+        """The case as it is."""
+        return self.extractor.whole()
 
     @property
     def inputs(self) -> list[Any]:
@@ -324,85 +345,7 @@ class Chase:
             environment=case.environment,
         )
 
-    # --- where to look first -------------------------------------------------------------------------
-
-    def suspects(self, extractor: Extractor) -> Iterator[Sequence[Node]]:
-        """Yield small sets of nodes that may be to blame, the likeliest first."""
-        assert self.signature is not None
-        raised = extractor.recording.raised
-        if raised is not None:
-            yield from neighbourhoods(extractor, raised)
-        elif not self.looks_inside:
-            return
-        elif self.signature.kind in (Kind.RAISES.value, Kind.CRASHES.value):
-            for node in named_nodes(extractor, self._inquire(extractor.whole()).result().clue):
-                yield [node]
-        else:
-            first, pinned = self.first_wrong(extractor), self.signature
-            if first is not None:
-                culprit, kind = first
-                # What is wrong there is the failure where it begins, so that is followed, unless it leads nowhere.
-                self.signature = Signature(kind=kind)
-                yield from neighbourhoods(extractor, culprit)
-                self.signature = pinned
-
-    def tapped(self, extractor: Extractor) -> tuple[Part, list[Node]]:
-        """Return the whole graph with every intermediate value as an output, and the nodes of these."""
-        part, nodes = extractor.tapped()
-        return replace(part, setting=replace(self.setting, backward=False)), nodes
-
-    def first_wrong(self, extractor: Extractor) -> tuple[Node, str] | None:
-        """Ask about every intermediate value at once; return the first node whose value is wrong, and how it is."""
-        assert self.signature is not None
-        part, nodes = self.tapped(extractor)
-        wrong = dict(self._inquire(part).result().wrong)
-        kinds = {node: wrong.get(f"output[{place}]", "") for place, node in enumerate(nodes)}
-        follows = VALUES if self.signature.kind in VALUES else (self.signature.kind,)
-        shown = next((node for node in nodes if kinds[node] in follows), None)
-        if shown is None:
-            return None
-        # A wrong dtype or shape that leads there is where it begins; strides often differ, and lead nowhere.
-        leads = ancestors(shown)
-        origin = next((node for node in nodes if node in leads and kinds[node] in (*follows, *ORIGINS)), shown)
-        return origin, kinds[origin]
-
-
-def ancestors(node: Node) -> set[Node]:
-    """Return everything that a node's value comes from."""
-    found: set[Node] = set()
-    waiting = [node]
-    while waiting:
-        for argument in waiting.pop().all_input_nodes:
-            if argument not in found:
-                found.add(argument)
-                waiting.append(argument)
-    return found
-
 
 def key_of(part: Part, attempt: int = 0) -> str:
     """Return what a question is known by in the log."""
     return hashlib.sha256(f"{part.key}\n{attempt}".encode()).hexdigest()
-
-
-def neighbourhoods(extractor: Extractor, node: Node) -> Iterator[Sequence[Node]]:
-    """Yield a node alone, then with what feeds it, further and further up."""
-    around = [node]
-    yield around
-    for _ in range(NEIGHBOURHOODS):
-        feeders = {argument for entry in around for argument in entry.all_input_nodes}
-        wider = [entry for entry in extractor.compute if entry in feeders or entry in set(around)]
-        if len(wider) == len(around):
-            return
-        around = wider
-        yield around
-
-
-def named_nodes(extractor: Extractor, text: str) -> list[Node]:
-    """Return the nodes whose operation an error message names, the last named first; one of each operation."""
-    found: dict[str, tuple[int, Node]] = {}
-    for node in extractor.compute:
-        name = operation_name(node)
-        place = max((match.start() for match in re.finditer(rf"\b{re.escape(name)}\b", text)), default=-1)
-        if place >= 0 and name not in found:
-            found[name] = (place, node)
-    return [node for _, node in sorted(found.values(), key=lambda entry: -entry[0])][:NAMED]

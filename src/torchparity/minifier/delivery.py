@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -51,8 +52,8 @@ class ColdRun:
 def run_cold(script: Path, cache: str, *, seconds: float = SECONDS) -> ColdRun:
     """Run a script in a fresh process that compiles for itself.
 
-    What a compiler finds out about the machine (headers, vector instructions) it may find in a folder that is not the
-    user's: that is half of a first compilation. Graphs that were compiled before it may not.
+    What a compiler finds out about the machine (vector instructions) it may find in a folder that is not the user's:
+    that is half of a first compilation. Graphs that were compiled before it may not.
     """
     with tempfile.TemporaryFile() as output:
         environment = {**os.environ, "TORCHINDUCTOR_CACHE_DIR": cache, **torchapi.NO_GRAPH_CACHES}
@@ -79,15 +80,17 @@ class Delivered:
     reproduced: tuple[int, int]
 
 
-def deliver(case: Case, folder: Path, signature: Signature, *, tolerance: float | None) -> Delivered:
+def deliver(
+    case: Case, folder: Path, signature: Signature, *, tolerance: float | None, probes: Path | None = None
+) -> Delivered:
     """Write `repro.py`: plain where a plain script shows the failure, else that of the bundle; run it three times."""
     for text in dict.fromkeys(plain_scripts(case, signature, tolerance)):
         (folder / SCRIPT).write_text(text, encoding="utf-8")
-        delivered = verified(folder / SCRIPT, text, signature, plain=True)
+        delivered = verified(folder / SCRIPT, text, signature, plain=True, probes=probes)
         if delivered.reproduced[0] == VERIFICATIONS:
             return delivered
     (folder / SCRIPT).unlink(missing_ok=True)
-    return verified(folder / "case" / SCRIPT, write_script(case), signature, plain=False)
+    return verified(folder / "case" / SCRIPT, write_script(case), signature, plain=False, probes=probes)
 
 
 def plain_scripts(case: Case, signature: Signature, tolerance: float | None) -> Iterable[str]:
@@ -114,12 +117,15 @@ def plain_scripts(case: Case, signature: Signature, tolerance: float | None) -> 
             yield text
 
 
-def verified(script: Path, text: str, signature: Signature, *, plain: bool) -> Delivered:
-    """Run a script three times, the second and third together; only once where a plain one does not fail at all."""
-    with tempfile.TemporaryDirectory(prefix="torchparity-") as cache, ThreadPoolExecutor(VERIFICATIONS - 1) as pool:
-        runs = [run_cold(script, cache)]
-        if runs[0].shows(signature, plain=plain) or not plain:
-            runs += pool.map(lambda _: run_cold(script, cache), range(VERIFICATIONS - 1))
+def verified(script: Path, text: str, signature: Signature, *, plain: bool, probes: Path | None) -> Delivered:
+    """Run a script three times: together, as far as there are cores for it."""
+    together = max(1, min(VERIFICATIONS, os.cpu_count() or 1))
+    with tempfile.TemporaryDirectory(prefix="torchparity-") as name, ThreadPoolExecutor(together) as pool:
+        caches = [Path(name) / str(number) for number in range(VERIFICATIONS)]
+        for cache in caches:
+            if probes is not None:
+                shutil.copytree(probes, cache)
+        runs = list(pool.map(lambda cache: run_cold(script, str(cache)), caches))
     shown = sum(run.shows(signature, plain=plain) for run in runs)
     return Delivered(text=text, plain=plain, output=runs[0].output, reproduced=(shown, VERIFICATIONS))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import os
 import shlex
 import shutil
@@ -29,6 +30,7 @@ from torchparity.minifier.gate import Gate
 from torchparity.minifier.log import NAME, Log, resumed
 from torchparity.minifier.reduction import reduce_part
 from torchparity.minifier.signature import Answer, Signature, answer_of
+from torchparity.minifier.suspects import suspects
 from torchparity.records import Verdict
 from torchparity.repro.bundle import read_bundle, write_bundle
 from torchparity.repro.case import Case
@@ -135,7 +137,7 @@ def run_job(
     began = time.monotonic()
     width = workers or (job.pool.workers if job.pool is not None else default_workers())
     interrupted = complete = False
-    with judging(job, width) as judge:
+    with judging(job, width) as (judge, pool):
         chase = Chase(
             case,
             judge,
@@ -149,7 +151,10 @@ def run_job(
         gate = Gate(chase)
         try:
             chase.start(answer_of(job.verdict) if job.verdict is not None else None)
-            reduce_part(gate, chase.extractor, chase.suspects)
+            reduce_part(gate, chase.extractor, functools.partial(suspects, chase))
+            if chase.astray():
+                gate = Gate(chase)
+                reduce_part(gate, chase.extractor, functools.partial(suspects, chase))
             complete = True
         except (BudgetSpent, KeyboardInterrupt) as stopped:
             if gate.best is None:
@@ -157,14 +162,17 @@ def run_job(
             interrupted = isinstance(stopped, KeyboardInterrupt)
         finally:
             chase.close()
-        result = handed_over(chase, gate, folder, check=job.check is not None, interrupted=interrupted)
+        probes = pool.probes if pool is not None else None
+        result = handed_over(chase, gate, folder, check=job.check is not None, interrupted=interrupted, probes=probes)
     chase.end()
     log.write("ended", complete=complete, reproduced=list(result.reproduced))
     shutil.rmtree(folder / "queries", ignore_errors=True)
     return replace(result, complete=complete, seconds=time.monotonic() - began)
 
 
-def handed_over(chase: Chase, gate: Gate, folder: Path, *, check: bool, interrupted: bool) -> Minified:
+def handed_over(
+    chase: Chase, gate: Gate, folder: Path, *, check: bool, interrupted: bool, probes: Path | None
+) -> Minified:
     """Write what was found: the case with its failure, the script, the nearest case that passes, the other failures."""
     signature = chase.signature
     assert signature is not None
@@ -185,7 +193,7 @@ def handed_over(chase: Chase, gate: Gate, folder: Path, *, check: bool, interrup
         again = sum(chase.shows(chase.judge(folder / "case")) for _ in range(VERIFICATIONS))
         delivered = Delivered(text=write_script(small), plain=False, output="", reproduced=(again, VERIFICATIONS))
     else:
-        delivered = deliver(small, folder, signature, tolerance=chase.best_answer.tolerance)
+        delivered = deliver(small, folder, signature, tolerance=chase.best_answer.tolerance, probes=probes)
     return Minified(
         **{entry.name: getattr(small, entry.name) for entry in dataclasses.fields(Case)},
         reproduced=delivered.reproduced,
@@ -232,14 +240,14 @@ def default_workers() -> int:
 
 
 @contextlib.contextmanager
-def judging(job: Job, width: int) -> Iterator[Judge]:
-    """Yield what answers about a bundle: the oracle in workers, or the user's own command."""
+def judging(job: Job, width: int) -> Iterator[tuple[Judge, Pool | None]]:
+    """Yield what answers about a bundle: the oracle in workers, and these; or the user's own command."""
     command = job.check
     if command is not None:
-        yield lambda path: run_check(command, path, job.limits)
+        yield lambda path: run_check(command, path, job.limits), None
         return
     with contextlib.nullcontext(job.pool) if job.pool is not None else Pool(workers=width) as pool:
-        yield lambda path: answer_of(run_bundle(path, pool=pool, limits=job.limits))
+        yield lambda path: answer_of(run_bundle(path, pool=pool, limits=job.limits)), pool
 
 
 def run_check(command: str, path: Path, limits: Limits) -> Answer:

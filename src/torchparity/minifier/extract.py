@@ -55,6 +55,36 @@ class Extractor:
         part = _Build(self, set(self.compute), bypass=True, only_sinks=False)
         return part.part(tap=True), part.tapped
 
+    def apart(self) -> tuple[Part, dict[str, Node]]:
+        """Return every distinct operation once, each with the inputs it really had; and whose each leaf is.
+
+        a -> b -> a' -> b', where a' is like a but for its values: (a(x), b(y)). A leaf is an output, or the gradient of
+        an input.
+        """
+        alike: dict[Any, Node] = {}
+        for node in self.compute:
+            if node in self.recording.results:
+                alike.setdefault(self._look(node), node)
+        build = _Build(self, set(alike.values()), bypass=False, only_sinks=False, apart=True)
+        part = build.part(tap=True)
+        owners = {f"output[{place}]": self._owner(node) for place, node in enumerate(build.tapped)}
+        return part, owners | {f"grad.{node.name}": user for (_, _, user), node in build.given.items() if user}
+
+    def _look(self, node: Node) -> Any:
+        """Return what an operation is told by, its values apart."""
+
+        def look(argument: Node) -> str:
+            value = self.recording.seen[(argument, node)]
+            if isinstance(value, torch.Tensor):
+                return f"{value.dtype} {tuple(value.shape)} {value.stride()} {value.requires_grad}"
+            return str(argument.target) if argument.op == "get_attr" else repr(value)
+
+        arguments = torch.fx.node.map_arg((node.args, node.kwargs), look)
+        return node.op, str(node.target), repr(arguments)
+
+    def _owner(self, node: Node) -> Node:
+        return node.all_input_nodes[0] if self.recording.is_pick(node) else node
+
     def part(self, keep: Iterable[Node], *, bypass: bool = True, only_sinks: bool = False) -> Part:
         """Return the graph of the kept nodes; its outputs were outputs, or are used by nobody that is left."""
         return _Build(self, set(keep), bypass=bypass, only_sinks=only_sinks).part()
@@ -63,15 +93,19 @@ class Extractor:
 class _Build:
     """One part in the making."""
 
-    def __init__(self, extractor: Extractor, keep: set[Node], *, bypass: bool, only_sinks: bool) -> None:
+    def __init__(
+        self, extractor: Extractor, keep: set[Node], *, bypass: bool, only_sinks: bool, apart: bool = False
+    ) -> None:
         self.extractor = extractor
         self.recording = extractor.recording
         self.keep = keep
         self.bypass = bypass
         self.only_sinks = only_sinks
+        # Whether every operation gets inputs of its own, and none gets what another one computes.
+        self.apart = apart
         self.graph = Graph()
         self.made: dict[Node, Node] = {}
-        self.given: dict[tuple[Node, int], Node] = {}
+        self.given: dict[tuple[Node, int, Node | None], Node] = {}
         self.values: list[Any] = []
         self.fills: list[Fill] = []
         self.used: set[Node] = set()
@@ -118,7 +152,7 @@ class _Build:
 
     def _stand_in(self, node: Node, user: Node) -> Any:
         """Return what a user of a node gets in its place."""
-        if node in self.made:
+        if node in self.made and (not self.apart or node.op == "get_attr" or self.recording.is_pick(user)):
             return self.made[node]
         if node.op == "get_attr":
             self.made[node] = self._at_top(lambda: self.graph.node_copy(node))
@@ -132,10 +166,10 @@ class _Build:
             value = self.extractor.given[node]  # As it came, with the memory that it shares.
         if not isinstance(value, torch.Tensor) and literal(value) is not None and node.op != "placeholder":
             return value
-        key = (node, id(value))
+        key = (node, id(value), user if self.apart else None)
         if key not in self.given:
             # A value that changed between two uses is two inputs.
-            number = sum(given is node for given, _ in self.given)
+            number = sum(given is node for given, _, _ in self.given)
             name = f"{node.name}_version_{number}" if number else node.name
             self.given[key] = self._at_top(lambda: self.graph.placeholder(name))
             self.given[key].meta = dict(node.meta)

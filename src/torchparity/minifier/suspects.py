@@ -1,0 +1,130 @@
+"""Where to look first: one question about the whole graph that names a node, before any search.
+
+apart     every distinct operation once, each with the inputs that it really had     small, blind to fusion
+tapped    the whole graph, every intermediate value an output                        large
+clue      the operation that an error message names
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from torch.fx import Node
+
+from torchparity.minifier.chase import Chase
+from torchparity.minifier.extract import Extractor
+from torchparity.minifier.part import Part
+from torchparity.minifier.signature import VALUES, Signature
+from torchparity.records import Kind
+from torchparity.repro.source import operation_name
+
+# Kinds of difference that make values wrong further on.
+ORIGINS = (Kind.DTYPE.value, Kind.SHAPE.value)
+NEIGHBOURHOODS = 3
+NAMED = 4
+
+
+def suspects(chase: Chase, extractor: Extractor) -> Iterator[Sequence[Node]]:
+    """Yield small sets of nodes that may be to blame, the likeliest first."""
+    raised = extractor.recording.raised
+    if not chase.settled:
+        if raised is None and chase.looks_inside and chase.expected in (None, *VALUES):
+            yield from alone(chase, extractor)
+        chase.settle()
+    pinned = chase.signature
+    assert pinned is not None
+    if raised is not None:
+        yield from neighbourhoods(extractor, raised)
+    elif not chase.looks_inside:
+        return
+    elif pinned.kind in (Kind.RAISES.value, Kind.CRASHES.value):
+        for node in named_nodes(extractor, chase.inquire(chase.whole).result().clue):
+            yield [node]
+    else:
+        first = first_wrong(chase, extractor)
+        if first is not None:
+            culprit, kind = first
+            # What is wrong there is the failure where it begins, so that is followed, unless it leads nowhere.
+            chase.signature = Signature(kind=kind)
+            yield from neighbourhoods(extractor, culprit)
+            chase.signature = pinned
+
+
+def alone(chase: Chase, extractor: Extractor) -> Iterator[Sequence[Node]]:
+    """Yield the nodes that are wrong by themselves, one of each kind of mistake; the whole case need not be asked.
+
+    Its answer may still be on the way: then what is followed is only believed to be its failure (`Chase.astray`).
+    """
+    part, owners = extractor.apart()
+    answer = chase.inquire(part).result()
+    if answer.repeats[0] < answer.repeats[1]:
+        return
+    seen: set[tuple[str, str]] = set()
+    for path, kind in answer.wrong:  # The worst first.
+        node = owners.get(path)
+        if node is None or kind not in VALUES or (operation_name(node), kind) in seen or len(seen) == NAMED:
+            continue
+        seen.add((operation_name(node), kind))
+        chase.signature = Signature(kind=kind)
+        yield [node]
+    chase.signature = None
+
+
+def tapped(chase: Chase, extractor: Extractor) -> tuple[Part, list[Node]]:
+    """Return the whole graph with every intermediate value as an output, and the nodes of these."""
+    part, nodes = extractor.tapped()
+    return replace(part, setting=replace(chase.setting, backward=False)), nodes
+
+
+def first_wrong(chase: Chase, extractor: Extractor) -> tuple[Node, str] | None:
+    """Ask about every intermediate value at once; return the first node whose value is wrong, and how it is."""
+    assert chase.signature is not None
+    part, nodes = tapped(chase, extractor)
+    wrong = dict(chase.inquire(part).result().wrong)
+    kinds = {node: wrong.get(f"output[{place}]", "") for place, node in enumerate(nodes)}
+    follows = VALUES if chase.signature.kind in VALUES else (chase.signature.kind,)
+    shown = next((node for node in nodes if kinds[node] in follows), None)
+    if shown is None:
+        return None
+    # A wrong dtype or shape that leads there is where it begins; strides often differ, and lead nowhere.
+    leads = ancestors(shown)
+    origin = next((node for node in nodes if node in leads and kinds[node] in (*follows, *ORIGINS)), shown)
+    return origin, kinds[origin]
+
+
+def ancestors(node: Node) -> set[Node]:
+    """Return everything that a node's value comes from."""
+    found: set[Node] = set()
+    waiting = [node]
+    while waiting:
+        for argument in waiting.pop().all_input_nodes:
+            if argument not in found:
+                found.add(argument)
+                waiting.append(argument)
+    return found
+
+
+def neighbourhoods(extractor: Extractor, node: Node) -> Iterator[Sequence[Node]]:
+    """Yield a node alone, then with what feeds it, further and further up."""
+    around = [node]
+    yield around
+    for _ in range(NEIGHBOURHOODS):
+        feeders = {argument for entry in around for argument in entry.all_input_nodes}
+        wider = [entry for entry in extractor.compute if entry in feeders or entry in set(around)]
+        if len(wider) == len(around):
+            return
+        around = wider
+        yield around
+
+
+def named_nodes(extractor: Extractor, text: str) -> list[Node]:
+    """Return the nodes whose operation an error message names, the last named first; one of each operation."""
+    found: dict[str, tuple[int, Node]] = {}
+    for node in extractor.compute:
+        name = operation_name(node)
+        place = max((match.start() for match in re.finditer(rf"\b{re.escape(name)}\b", text)), default=-1)
+        if place >= 0 and name not in found:
+            found[name] = (place, node)
+    return [node for _, node in sorted(found.values(), key=lambda entry: -entry[0])][:NAMED]
