@@ -20,6 +20,7 @@ LAYERS = (
     ("pipeline", "sweep"),
     ("observe", "minifier", "diagnosis", "report"),
     ("execute",),
+    ("graphs",),
     ("repro",),
     ("run", "faults"),
     ("compare",),

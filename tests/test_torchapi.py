@@ -176,3 +176,25 @@ def test_a_custom_operator_tells_its_module():
     assert torchapi.operator_module(torch.ops.aten.add.Tensor) is None
     assert torchapi.is_builtin_namespace("aten")
     assert not torchapi.is_builtin_namespace("torchparity_test")
+
+
+def test_collectives_are_told_from_other_operators():
+    assert torchapi.is_collective(torch.ops.c10d.allreduce_.default)
+    assert torchapi.is_collective(torch.ops._c10d_functional.all_reduce.default)
+    assert not torchapi.is_collective(torch.ops._c10d_functional.wait_tensor.default)
+    assert not torchapi.is_collective(torch.ops.c10d.send.default)
+    assert not torchapi.is_collective(torch.ops.aten.add.Tensor)
+    torchapi.wait_for_collective([torch.ones(2)])
+
+
+def test_what_is_not_sharded_is_its_own_part():
+    tensor = torch.ones(2)
+    assert torchapi.local_part(tensor) is tensor
+    torchapi.shard_again(torch.nn.Linear(2, 2))
+
+
+def test_a_store_keeps_what_is_set():
+    store = torchapi.open_store("localhost", 0, serve=True, seconds=5, prefix="test")
+    assert not store.check(["key"])
+    store.set("key", "value")
+    assert store.get("key") == b"value"

@@ -2,6 +2,7 @@
 
 from torchparity import faults
 from torchparity.compare.legacy import same
+from torchparity.diagnosis.passes import watch_passes
 from torchparity.errors import (
     AccuracyError,
     BundleError,
@@ -16,8 +17,20 @@ from torchparity.execute.isolated import run_bundle
 from torchparity.minifier.driver import Minified
 from torchparity.minifier.reduction import Reduced, reduce_graph
 from torchparity.observe.guard import GuardWarning, guard
-from torchparity.pipeline import CaptureWarning, assert_parity, capture, check, find_failing, minify, resume_minify
-from torchparity.records import Kind, LeafReport, Mismatch, Status, Verdict
+from torchparity.pipeline import (
+    CaptureWarning,
+    assert_parity,
+    blame,
+    capture,
+    check,
+    check_passes,
+    explain,
+    find_failing,
+    locate,
+    minify,
+    resume_minify,
+)
+from torchparity.records import Blame, Kind, LeafReport, Located, Mismatch, PassesReport, Status, Story, Verdict
 from torchparity.repro.bundle import read_bundle, write_bundle
 from torchparity.repro.case import Case
 from torchparity.run.legacy import same_two_models
@@ -27,6 +40,7 @@ from torchparity.version import __version__
 
 __all__ = [
     "AccuracyError",
+    "Blame",
     "BundleError",
     "CaptureWarning",
     "Case",
@@ -34,13 +48,16 @@ __all__ = [
     "GuardWarning",
     "Kind",
     "LeafReport",
+    "Located",
     "Minified",
     "Mismatch",
     "ParityError",
+    "PassesReport",
     "Recipe",
     "Reduced",
     "ResourceError",
     "Status",
+    "Story",
     "Subject",
     "TargetError",
     "TorchVersionError",
@@ -48,11 +65,15 @@ __all__ = [
     "Verdict",
     "__version__",
     "assert_parity",
+    "blame",
     "capture",
     "check",
+    "check_passes",
+    "explain",
     "faults",
     "find_failing",
     "guard",
+    "locate",
     "minify",
     "read_bundle",
     "reduce_graph",
@@ -60,5 +81,6 @@ __all__ = [
     "run_bundle",
     "same",
     "same_two_models",
+    "watch_passes",
     "write_bundle",
 ]

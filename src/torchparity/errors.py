@@ -2,6 +2,7 @@
 
 ParityError                 everything torchparity raises on purpose: a message and a hint
 ├── UsageError              the question was asked wrongly                        (exit 2)
+│   └── NoFailingGraph      every graph of a model agrees by itself               (exit 2)
 ├── TargetError             the user's target could not be loaded or called       (exit 2)
 ├── TorchVersionError       this torch lacks a name that torchparity stands on    (exit 2)
 ├── CaseError               a graph or an input that cannot be written down exactly   (exit 2)
@@ -31,6 +32,10 @@ class ParityError(Exception):
 
 class UsageError(ParityError):
     """An option or an argument that cannot mean anything."""
+
+
+class NoFailingGraph(UsageError):
+    """None of a model's graphs fails by itself; the model as a whole still may."""
 
 
 class TargetError(ParityError):

@@ -12,21 +12,41 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch.nn.parallel import DistributedDataParallel
 
 from torchparity.compare.judgement import Tolerance
 from torchparity.compare.leaves import walk
-from torchparity.errors import AccuracyError, CaseError, TargetError, UsageError
+from torchparity.diagnosis.blame import blame as blame_case
+from torchparity.diagnosis.locate import locate as locate_case
+from torchparity.diagnosis.passes import as_graph, check_passes_of_inductor, check_user_passes
+from torchparity.diagnosis.whole import blame_whole
+from torchparity.errors import AccuracyError, CaseError, NoFailingGraph, TargetError, UsageError
+from torchparity.execute import reasons
 from torchparity.execute.ground import CANDIDATE_RUNS, NOISE_RUNS, Settings
 from torchparity.execute.isolated import run_bundle
 from torchparity.execute.oracle import Oracle
 from torchparity.execute.outcome import Limits
 from torchparity.execute.pool import Pool
+from torchparity.execute.ranks import Ranks, in_step
+from torchparity.execute.wire import pack, verdict_from
 from torchparity.minifier.chase import Budget, Listener
 from torchparity.minifier.driver import SECONDS as QUERY_SECONDS
 from torchparity.minifier.driver import Job, Minified, continue_minify, start_minify
+from torchparity.observe.agreement import compare_graphs
 from torchparity.observe.capture import AOT, DYNAMO, Recorder
 from torchparity.observe.program import traced_program
-from torchparity.records import Kind, ProgressCallback, Status, Verdict
+from torchparity.observe.story import tell_story, with_calls
+from torchparity.records import (
+    Blame,
+    JointVerdict,
+    Kind,
+    Located,
+    PassesReport,
+    ProgressCallback,
+    Status,
+    Story,
+    Verdict,
+)
 from torchparity.report.issue import write_issue
 from torchparity.report.terminal import plain_text
 from torchparity.repro.bundle import write_bundle
@@ -66,12 +86,14 @@ def check(
     noise_runs: int = NOISE_RUNS,
     candidate_runs: int = CANDIDATE_RUNS,
     progress: ProgressCallback | None = None,
+    ranks: Ranks | None = None,
 ) -> Verdict:
     """Say whether the compiled model computes what the model computes.
 
     By default: eval mode, forward only. `train` is train mode with a backward pass, `backward`
     alone a backward pass in eval mode, `optimizer` and `steps` add optimizer steps. The model, its
-    inputs, its gradients and all random generators are left as they were found.
+    inputs, its gradients and all random generators are left as they were found. `ranks` are those that check
+    the same model at the same time: they run it equally often, and their graphs must be the same.
     """
     subject = subject_of(model, args, kwargs, input_sets)
     recipe = Recipe(
@@ -111,7 +133,43 @@ def check(
         reference=reference,
         progress=progress,
     )
+    if ranks is not None:
+        settings = in_step(settings, ranks)
+        difference = compare_graphs(subject, plan, recipe, ranks)
+        if difference is not None:
+            return Verdict(
+                status=Status.DIFFERS,
+                reasons=(reasons.graphs_differ(difference),),
+                recipe=recipe.facts(),
+                subject=subject.title(),
+            )
     return Oracle(subject, plan, recipe, settings).judge()
+
+
+def check_together(subject: Subject, ranks: Ranks, **options: Any) -> JointVerdict:
+    """Check one model on all ranks at once; return, on each of them, what all of them found.
+
+    Where only gradients differ, which ranks average, they are checked once more as each rank has them before
+    (for DistributedDataParallel).
+    """
+
+    def judge() -> tuple[Verdict, ...]:
+        found = ranks.together("verdict", lambda: pack(check(subject, ranks=ranks, **options)))
+        return tuple(verdict_from(entry) for entry in found)
+
+    joint = JointVerdict(verdicts=judge())
+    if joint.status is not Status.DIFFERS or joint.guilty or not averaging(subject.model):
+        return joint
+    with contextlib.ExitStack() as stack:
+        for module in averaging(subject.model):
+            stack.enter_context(module.no_sync())
+        return replace(joint, unaveraged=judge())
+
+
+def averaging(model: Callable[..., Any]) -> list[DistributedDataParallel]:
+    """Return the modules of a model that average their gradients over the ranks, and can leave it."""
+    modules = [module for root in owned_modules(model).values() for module in root.modules()]
+    return [module for module in modules if isinstance(module, DistributedDataParallel)]
 
 
 def assert_parity(
@@ -197,6 +255,104 @@ def capture(
     return recorder.cases
 
 
+def explain(
+    model: Callable[..., Any] | Subject,
+    args: Sequence[Any] = (),
+    kwargs: Mapping[str, Any] | None = None,
+    *,
+    backend: str | Callable[..., Any] = "inductor",
+    mode: str | None = None,
+    dynamic: bool | None = None,
+    fullgraph: bool = False,
+    options: Mapping[str, Any] | None = None,
+    config: Mapping[str, Any] | None = None,
+    fresh_cache: bool = False,
+    train: bool = False,
+    backward: bool | None = None,
+    autocast: torch.dtype | str | None = None,
+    loss: Loss | None = None,
+    input_sets: Sequence[Any] = (),
+    calls: int = 2,
+    batches: Sequence[int] = (),
+    seed: int = 0,
+    progress: ProgressCallback | None = None,
+) -> Story:
+    """Compile a model, call it, and tell what the compiler did: frames, graph breaks, subgraphs, guards, recompiles.
+
+    The model is called `calls` times with each of its inputs, then with the first of them cut or repeated to each of
+    `batches` rows: what does not fit the guards shows as a recompile. An exception of the model or of the compiler is
+    the end of the story, not an error.
+    """
+    for word, number in [("calls", calls), *(("rows", batch) for batch in batches)]:
+        if number < 1:
+            raise UsageError(f"{number} {word} leave nothing to tell", hint="give 1 or more")
+    subject = subject_of(model, args, kwargs, input_sets)
+    recipe = Recipe(
+        backend=backend,
+        mode=mode,
+        dynamic=subject.dynamic if dynamic is None else dynamic,
+        fullgraph=fullgraph,
+        options=dict(options or {}),
+        config=dict(config or {}),
+        fresh_cache=fresh_cache,
+    ).validated()
+    plan = plan_for(
+        subject,
+        train=train,
+        backward=backward,
+        steps=None,
+        optimizer=None,
+        autocast=autocast,
+        loss=loss,
+        input_gradients=None,
+        seed=seed,
+    )
+    subject = with_calls(subject, times=calls, batches=tuple(batches))
+    return tell_story(subject, replace(plan, optimizer=None), recipe, progress=progress)
+
+
+def check_passes(
+    model: Callable[..., Any] | Subject,
+    args: Sequence[Any] = (),
+    kwargs: Mapping[str, Any] | None = None,
+    *,
+    passes: Sequence[Callable[[torch.fx.GraphModule], Any]] | None = None,
+    iterations: int = 1,
+    optimizer: OptimizerFactory | str | None = None,
+    train: bool = False,
+    backward: bool | None = None,
+    loss: Loss | None = None,
+    dynamic: bool | None = None,
+    seed: int = 0,
+) -> PassesReport:
+    """Judge the numbers before and after every pass of inductor, or after each of `passes`, functions on a graph.
+
+    Passes of one's own are judged by outputs, gradients and, after `iterations` steps of an optimizer, parameters;
+    `backward` is on wherever something can be differentiated. A pass of inductor is judged on the graph it changes.
+    """
+    subject = subject_of(model, args, kwargs, ())
+    if iterations < 1:
+        raise UsageError(f"{iterations} iterations leave nothing to compare", hint="give 1 or more")
+    learns = isinstance(subject.model, torch.nn.Module) and any(
+        parameter.requires_grad for parameter in subject.model.parameters()
+    )
+    wants = backward if backward is not None else train or (passes is not None and learns)
+    plan = plan_for(
+        subject,
+        train=train,
+        backward=wants,
+        steps=iterations if learns and wants else None,
+        optimizer=optimizer,
+        autocast=None,
+        loss=loss,
+        input_gradients=None,
+        seed=seed,
+    )
+    if passes is None:
+        return check_passes_of_inductor(subject, plan, dynamic=dynamic)
+    return check_user_passes(as_graph(subject.model), subject, plan, passes)
+
+
 def find_failing(
     model: Callable[..., Any] | Subject,
     args: Sequence[Any] = (),
@@ -229,10 +385,64 @@ def find_failing(
             verdict = run_bundle(Path(name) / case.name, pool=workers, limits=limits)
             if verdict.status is Status.DIFFERS:
                 return case, verdict
-    raise UsageError(
+    raise NoFailingGraph(
         f"no graph of {subject.title()} fails by itself ({asked} were judged)",
         hint="`torchparity check` judges the model as a whole",
     )
+
+
+def locate(
+    what: Case | Callable[..., Any] | Subject,
+    args: Sequence[Any] = (),
+    kwargs: Mapping[str, Any] | None = None,
+    *,
+    pool: Pool | None = None,
+    limits: Limits | None = None,
+    listen: Callable[[str], None] | None = None,
+    **how: Any,
+) -> Located:
+    """Return which operation introduces the error of a case, or of the first graph of a model that fails.
+
+    `how` is what `find_failing` takes besides: `backend`, `train`, `backward`, `autocast`, `dynamic`, `seed`.
+    """
+    case = what if isinstance(what, Case) else find_failing(what, args, kwargs, pool=pool, limits=limits, **how)[0]
+    return locate_case(case, pool=pool, limits=limits, listen=listen)
+
+
+def blame(
+    what: Case | Callable[..., Any] | Subject,
+    args: Sequence[Any] = (),
+    kwargs: Mapping[str, Any] | None = None,
+    *,
+    pool: Pool | None = None,
+    limits: Limits | None = None,
+    listen: Callable[[str], None] | None = None,
+    **how: Any,
+) -> Blame:
+    """Return which stage of the compiler the failure of a case, or of a model, comes from; `how` is as for `locate`.
+
+    Where each graph of a model agrees alone and the model differs all the same, what lies between is looked for.
+    """
+    if isinstance(what, Case):
+        return blame_case(what, pool=pool, limits=limits, listen=listen)
+    subject = subject_of(what, args, kwargs, ())
+    try:
+        case, _ = find_failing(subject, pool=pool, limits=limits, **how)
+    except NoFailingGraph:
+        plan = plan_for(
+            subject,
+            train=how.get("train", False),
+            backward=how.get("backward"),
+            steps=None,
+            optimizer=None,
+            autocast=how.get("autocast"),
+            loss=None,
+            input_gradients=None,
+            seed=how.get("seed", 0),
+        )
+        recipe = Recipe(backend=how.get("backend", "inductor"), dynamic=how.get("dynamic"))
+        return blame_whole(subject, plan, recipe, listen=listen)
+    return blame_case(case, pool=pool, limits=limits, listen=listen)
 
 
 def candidates(subject: Subject, backend: str | Callable[..., Any], folder: Path, **how: Any) -> Iterator[Case]:

@@ -7,10 +7,16 @@ torchparity imports no compiler.
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib
 import importlib.util
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+import inspect
+import re
+import sys
+from collections.abc import Callable, Container, Iterator, Mapping
+from datetime import timedelta
+from types import CodeType
+from typing import Any, Protocol
 
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
@@ -245,6 +251,47 @@ def symbol_expression(symbol: Any) -> str:
     return str(symbol.node.expr)
 
 
+def symbol_range(symbol: Any) -> tuple[int | None, int | None]:
+    """Return the least and the greatest value that a symbolic size may have; None where there is no end."""
+    found = getattr(symbol.node.shape_env, "var_to_range", {}).get(symbol.node.expr)
+    ends: list[Any] = [getattr(found, name, None) for name in ("lower", "upper")]
+    low, high = (int(end) if getattr(end, "is_Integer", False) else None for end in ends)
+    return low, high
+
+
+# --- shards of tensors and modules ---------------------------------------------------------------
+
+
+def local_part(tensor: torch.Tensor) -> torch.Tensor:
+    """Return the part of a tensor that this rank holds: its shard where it is a DTensor, else the tensor itself."""
+    sharding = sys.modules.get("torch.distributed.tensor")  # Without it there are no DTensors.
+    if sharding is None or not isinstance(tensor, sharding.DTensor):
+        return tensor
+    with torch.no_grad():
+        part: torch.Tensor = tensor.to_local()
+    return part
+
+
+def shard_again(module: torch.nn.Module) -> None:
+    """Let an FSDP2 module that a forward pass has left whole hold its shard again."""
+    sharding = sys.modules.get("torch.distributed.fsdp")
+    if sharding is not None and isinstance(module, sharding.FSDPModule):
+        module.reshard()
+
+
+def open_store(host: str, port: int, *, serve: bool, seconds: float, prefix: str) -> Any:
+    """Return a connection to a key-value store that ranks share, served here or by another."""
+    store = lookup("torch.distributed.TCPStore")(
+        host,
+        port,
+        is_master=serve,
+        timeout=timedelta(seconds=max(seconds, 1.0)),
+        wait_for_workers=False,
+        multi_tenant=True,
+    )
+    return lookup("torch.distributed.PrefixStore")(prefix, store)
+
+
 # --- graphs --------------------------------------------------------------------------------------
 
 
@@ -297,6 +344,11 @@ BUILTIN_NAMESPACES = (
 )  # fmt: skip
 
 
+COLLECTIVE_NAMESPACES = ("c10d", "_c10d_functional")
+# Not collectives: two ranks talk, or none does.
+ONE_SIDED = ("send", "recv_", "recv_any_source_", "wait_tensor", "_wrap_tensor_autograd")
+
+
 def is_builtin_namespace(namespace: str) -> bool:
     """Tell whether torch itself registers the operators of a namespace."""
     return namespace in BUILTIN_NAMESPACES
@@ -319,6 +371,13 @@ def operator_module(operator: OpOverload) -> str | None:
 def is_random(operator: OpOverload) -> bool:
     """Tell whether an operator draws from a random generator."""
     return torch.Tag.nondeterministic_seeded in operator.tags
+
+
+def draws(target: Any) -> bool:
+    """Tell whether what a node calls draws random numbers, as far as its name or its tag tells."""
+    if isinstance(target, OpOverload):
+        return is_random(target)
+    return bool(re.search(r"dropout|rand|bernoulli|normal_|uniform_|multinomial|exponential_", str(target)))
 
 
 def is_pointwise(operator: OpOverload) -> bool:
@@ -368,6 +427,20 @@ def higher_order_kernel(operator: HigherOrderOperator) -> Callable[..., Any] | N
     return kernel
 
 
+def is_collective(operator: OpOverload) -> bool:
+    """Tell whether an operator is one that every rank must call: a reduction, a gathering, a broadcast."""
+    return operator.namespace in COLLECTIVE_NAMESPACES and base_name(operator).split("::")[-1] not in ONE_SIDED
+
+
+def wait_for_collective(outputs: Any) -> None:
+    """Wait until a collective has written its results."""
+    for leaf in tree_leaves(outputs):
+        if isinstance(leaf, torch.ScriptObject):
+            leaf.wait()  # type: ignore[attr-defined]
+        elif isinstance(leaf, torch.Tensor):
+            lookup("torch.ops._c10d_functional.wait_tensor")(leaf)
+
+
 def _forward_metadata() -> Any:
     context = lookup("torch._guards.TracingContext").try_get()
     return getattr(context, "fw_metadata", None)
@@ -386,3 +459,388 @@ def visible_outputs(count: int) -> int:
         return count
     seen = len(metadata.mutated_inp_runtime_indices) + len(metadata.output_info)
     return min(count, seen)
+
+
+# --- watching Dynamo -----------------------------------------------------------------------------
+
+# A line of a stack: file, number, function, text.
+Line = tuple[str, int, str, str]
+
+
+class Listener(Protocol):
+    """What wants to hear of a compilation while it goes on."""
+
+    def frame_entered(self, name: str, code: CodeType) -> None:
+        """Dynamo begins to compile a function."""
+
+    def frame_left(self, guards: list[str] | None, skipped: str, error: BaseException | None) -> None:
+        """It is done: with guards, or with the reason why the function is left to Python, or with an error."""
+
+    def function_entered(self, code: CodeType) -> None:
+        """Dynamo begins to trace a function: the frame itself, once for each attempt, or one inside it."""
+
+    def function_left(self) -> None:
+        """It is done with that function."""
+
+    def stepped(self) -> None:
+        """One instruction is about to be traced."""
+
+    def break_met(self, reason: str, lines: list[Line]) -> None:
+        """Dynamo has met what it cannot trace, and will begin again or give the function up."""
+
+    def graph_ended(self, reason: str, lines: list[Line], is_break: bool) -> None:
+        """A graph is complete, because the function returned or because it broke."""
+
+    def recompiling(self, reasons: list[str]) -> None:
+        """What was compiled for this function before did not fit; one reason for each."""
+
+    def backward_started(self, name: str) -> None:
+        """The backward pass of a frame is about to be compiled, when it is first needed."""
+
+    def backward_ended(self, name: str) -> None:
+        """It has been compiled."""
+
+    def not_heard(self, what: str, error: BaseException) -> None:
+        """Something above could not be told."""
+
+
+@contextlib.contextmanager
+def watching_dynamo(listener: Listener) -> Iterator[None]:
+    """Let a listener hear of every compilation; what it, or this, does wrong never reaches the compiler."""
+    with contextlib.ExitStack() as stack:
+        for path, before, after in WATCHED:
+            try:
+                stack.enter_context(_watched(path, listener, before, after))
+            except TorchVersionError as error:
+                listener.not_heard(path, error)
+        try:
+            stack.enter_context(_watched_backward(listener))
+        except TorchVersionError as error:
+            listener.not_heard(BACKWARD_EVENTS, error)
+        yield
+
+
+Before = Callable[[Listener, tuple[Any, ...], Mapping[str, Any]], None]
+After = Callable[[Listener, Any, BaseException | None], None]
+
+
+@contextlib.contextmanager
+def _watched(path: str, listener: Listener, before: Before | None, after: After | None) -> Iterator[None]:
+    """Put a function that tells a listener in the place of one of Dynamo's, for the length of the context."""
+    original = lookup(path)
+    owner_path, _, name = path.rpartition(".")
+    owner = lookup(owner_path)
+
+    @functools.wraps(original)
+    def watched(*args: Any, **kwargs: Any) -> Any:
+        if before is not None:
+            _tell(listener, path, before, args, kwargs)
+        try:
+            result = original(*args, **kwargs)
+        except BaseException as error:
+            if after is not None:
+                _tell(listener, path, after, None, error)
+            raise
+        if after is not None:
+            _tell(listener, path, after, result, None)
+        return result
+
+    setattr(owner, name, watched)
+    try:
+        yield
+    finally:
+        setattr(owner, name, original)
+
+
+def _tell(listener: Listener, path: str, speak: Callable[..., None], *facts: Any) -> None:
+    try:
+        speak(listener, *facts)
+    except Exception as error:  # noqa: BLE001 - the listener is told, and the compiler goes on
+        listener.not_heard(path, error)
+
+
+BACKWARD_EVENTS = "torch._dynamo.callback.callback_handler"
+
+
+@contextlib.contextmanager
+def _watched_backward(listener: Listener) -> Iterator[None]:
+    """Tell a listener of backward passes that are compiled late."""
+    handler = lookup(BACKWARD_EVENTS)
+    late = lookup("torch._dynamo.callback.CallbackTrigger.LAZY_BACKWARD")
+
+    def started(event: Any) -> None:
+        if event.callback_trigger is late:
+            _tell(listener, BACKWARD_EVENTS, lambda ear: ear.backward_started(str(event.compile_id)))
+
+    def ended(event: Any) -> None:
+        if event.callback_trigger is late:
+            _tell(listener, BACKWARD_EVENTS, lambda ear: ear.backward_ended(str(event.compile_id)))
+
+    handler.register_start_callback(started)
+    handler.register_end_callback(ended)
+    try:
+        yield
+    finally:
+        # A reset of the compiler has removed them already.
+        if started in handler.start_callbacks:
+            handler.remove_start_callback(started)
+        if ended in handler.end_callbacks:
+            handler.remove_end_callback(ended)
+
+
+def _lines(stack: Any) -> list[Line]:
+    return [(frame.filename, frame.lineno or 0, frame.name, frame.line or "") for frame in stack or ()]
+
+
+def _argument(args: tuple[Any, ...], kwargs: Mapping[str, Any], place: int, name: str) -> Any:
+    return kwargs[name] if name in kwargs else args[place]
+
+
+def _frame_entered(listener: Listener, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+    listener.frame_entered(str(kwargs.get("compile_id", "")), _argument(args, kwargs, 0, "code"))
+
+
+def _frame_left(listener: Listener, result: Any, error: BaseException | None) -> None:
+    code = getattr(result, "guarded_code", result)
+    manager = getattr(code, "guard_manager", None)
+    guards = None if manager is None else [str(part) for part in manager.code_parts]
+    listener.frame_left(guards, str(getattr(result, "skip_reason", None) or ""), error)
+
+
+def _break_met(listener: Listener, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+    error = kwargs.get("exc")
+    listener.break_met(str(_argument(args, kwargs, 2, "reason")), failure_lines(error))
+
+
+def _graph_ended(listener: Listener, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+    reason = _argument(args, kwargs, 2, "reason")
+    listener.graph_ended(str(reason.reason), _lines(reason.user_stack), bool(reason.graph_break))
+
+
+def failure_lines(error: BaseException | None) -> list[Line]:
+    """Return the stack of the user's own code that a compiler error remembers."""
+    return _lines(getattr(error, "real_stack", None))
+
+
+WATCHED: tuple[tuple[str, Before | None, After | None], ...] = (
+    ("torch._dynamo.convert_frame._compile", _frame_entered, _frame_left),
+    (
+        "torch._dynamo.symbolic_convert.InstructionTranslatorBase.run",
+        lambda listener, args, kwargs: listener.function_entered(args[0].f_code),
+        lambda listener, result, error: listener.function_left(),
+    ),
+    (
+        "torch._dynamo.symbolic_convert.InstructionTranslatorBase.step",
+        lambda listener, args, kwargs: listener.stepped(),
+        None,
+    ),
+    ("torch._dynamo.symbolic_convert.InstructionTranslatorBase.log_graph_break", _break_met, None),
+    ("torch._dynamo.output_graph.OutputGraph.compile_subgraph", _graph_ended, None),
+    (
+        "torch._dynamo.convert_frame.get_and_maybe_log_recompilation_reasons",
+        None,
+        lambda listener, result, error: listener.recompiling([str(reason) for reason in result or ()]),
+    ),
+)
+
+
+# --- inside inductor -------------------------------------------------------------------------------
+
+
+def inductor_compile(graph_module: Any, inputs: list[Any], decompositions: Any = None) -> Callable[..., Any]:
+    """Compile a graph of Dynamo's with inductor, with a table of decompositions of one's own."""
+    compiled: Callable[..., Any] = lookup("torch._inductor.compile_fx.compile_fx")(
+        graph_module, inputs, decompositions=decompositions
+    )
+    return compiled
+
+
+def inductor_decompositions() -> dict[Any, Callable[..., Any]]:
+    """Return what inductor takes operators apart by."""
+    table: dict[Any, Callable[..., Any]] = lookup("torch._inductor.decomposition.select_decomp_table")()
+    return table
+
+
+def plain_name(target: Any) -> str:
+    """Return the name of what a node calls, without namespace and overload: `relu`."""
+    if isinstance(target, OpOverload):
+        return base_name(target).split("::")[-1]
+    return str(getattr(target, "__name__", target))
+
+
+def custom_pass(function: Callable[[Any], None]) -> Any:
+    """Return a function on graphs as inductor wants its users' passes."""
+    kind = lookup("torch._inductor.custom_graph_pass.CustomGraphPass")
+    made = type("Pass", (kind,), {"__call__": lambda self, graph: function(graph), "uuid": lambda self: None})
+    return made()
+
+
+@contextlib.contextmanager
+def replaced_lowering(operation: str, site: int | None, factor: float) -> Iterator[None]:
+    """Multiply what inductor's lowering of an operation gives, at one of its uses or at all."""
+    table = lookup("torch._inductor.lowering.lowerings")
+    multiply = table[torch.ops.aten.mul.Tensor]
+    uses = iter(range(1 << 30))
+    before = {target: function for target, function in table.items() if plain_name(target) == operation}
+
+    def wrong(function: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(function)
+        def lower(*args: Any, **kwargs: Any) -> Any:
+            result = function(*args, **kwargs)
+            return multiply(result, factor) if site is None or next(uses) == site else result
+
+        return lower
+
+    table.update({target: wrong(function) for target, function in before.items()})
+    try:
+        yield
+    finally:
+        table.update(before)
+
+
+@contextlib.contextmanager
+def replaced_vector_code(operation: str, factor: float) -> Iterator[None]:
+    """Multiply what inductor's vectorised C++ code computes for an operation; its scalar code stays right."""
+    overrides = lookup("torch._inductor.codegen.cpp.CppVecOverrides")
+    original = inspect.getattr_static(overrides, operation)
+    function = getattr(overrides, operation)
+
+    def wrong(*args: Any, **kwargs: Any) -> str:
+        code = function(*args, **kwargs)
+        return f"(({code}) * decltype({code})(static_cast<float>({factor!r})))"
+
+    setattr(overrides, operation, staticmethod(wrong))
+    try:
+        yield
+    finally:
+        setattr(overrides, operation, original)
+
+
+@contextlib.contextmanager
+def watched_passes(hear: Callable[[str, str, Any, Callable[[], Any]], Any]) -> Iterator[None]:
+    """Call `hear(stage, name, graph_module, apply)` in place of every pass of inductor; it calls `apply()` itself."""
+    observer = lookup("torch.fx.passes.graph_transform_observer.GraphTransformObserver")
+    originals = {name: getattr(observer, name) for name in ("apply_gm_pass", "apply_graph_pass")}
+
+    def replaced(original: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def apply(self: Any, function: Callable[..., Any]) -> Any:
+            return hear(self.subsystem or "passes", self.passname, self.gm, lambda: original(self, function))
+
+        return apply
+
+    for name, original in originals.items():
+        setattr(observer, name, replaced(original))
+    try:
+        yield
+    finally:
+        for name, original in originals.items():
+            setattr(observer, name, original)
+
+
+@contextlib.contextmanager
+def watched_code(hear: Callable[[Any, Callable[[], Any]], Any]) -> Iterator[None]:
+    """Call `hear(graph_module, compile)` in place of inductor's last step; it returns what is to be called."""
+    with _heard("_compile_fx_inner", hear):
+        yield
+
+
+@contextlib.contextmanager
+def watched_graphs(hear: Callable[[Any, Callable[[], Any]], Any]) -> Iterator[None]:
+    """Call `hear(graph_module, compile)` in place of inductor as a whole; it returns what is to be called."""
+    with _heard("compile_fx", hear):
+        yield
+
+
+@contextlib.contextmanager
+def _heard(name: str, hear: Callable[[Any, Callable[[], Any]], Any]) -> Iterator[None]:
+    """Put a listener in the place of a function of inductor's; the function may call itself unheard."""
+    module = lookup("torch._inductor.compile_fx")
+    original = getattr(module, name)
+    inside = False
+
+    def run(graph_module: Any, *args: Any, **options: Any) -> Any:
+        nonlocal inside
+        if inside:
+            return original(graph_module, *args, **options)
+
+        def compile_graph() -> Any:
+            nonlocal inside
+            inside = True
+            try:
+                return original(graph_module, *args, **options)
+            finally:
+                inside = False
+
+        return hear(graph_module, compile_graph)
+
+    setattr(module, name, run)
+    try:
+        yield
+    finally:
+        setattr(module, name, original)
+
+
+@contextlib.contextmanager
+def graphs_run_eagerly() -> Iterator[None]:
+    """Let inductor make its graphs, decomposed and with what its early passes made of them, and run these eagerly."""
+    with watched_code(lambda graph_module, compile_graph: boxed(graph_module.forward)):
+        yield
+
+
+def _traced_apart() -> dict[str, Any]:
+    """Return the operators that AOTAutograd takes apart while it traces, by Python kernels of torch's, by name."""
+    lookup("torch._decomp")
+    keys = [getattr(lookup("torch._C.DispatchKey"), name) for name in ("CompositeImplicitAutograd", "Autograd")]
+    packets = [entry for entry in vars(torch.ops.aten).values() if hasattr(entry, "overloads")]
+    operators = [getattr(packet, overload) for packet in packets for overload in packet.overloads()]
+    return {str(entry): entry for entry in operators if any(key in entry.py_kernels for key in keys)}
+
+
+def traced_apart() -> list[str]:
+    """Return the names of the operators that AOTAutograd takes apart while it traces."""
+    return sorted(_traced_apart())
+
+
+@contextlib.contextmanager
+def traced_whole(names: Container[str]) -> Iterator[None]:
+    """Let AOTAutograd trace some operators as the C++ of eager has them."""
+    keys = [getattr(lookup("torch._C.DispatchKey"), name) for name in ("CompositeImplicitAutograd", "Autograd")]
+    removed: list[tuple[Any, Any, Any]] = []
+    for name, operator in _traced_apart().items():
+        if name in names:
+            removed += [(operator, key, operator.py_kernels.pop(key)) for key in keys if key in operator.py_kernels]
+            operator._dispatch_cache.clear()
+    try:
+        yield
+    finally:
+        for operator, key, kernel in removed:
+            operator.py_kernels[key] = kernel
+            operator._dispatch_cache.clear()
+
+
+@contextlib.contextmanager
+def watched_steps(disabled: Container[tuple[str, str, int]], met: list[tuple[str, str, int]]) -> Iterator[None]:
+    """Note every step that torch's own bisector could leave out, and leave out those that are named.
+
+    A step is a stage (`pre_grad_passes`, `lowerings`, ...), what is done there, and how often that was done before.
+    """
+    bisector = lookup("torch._inductor.compiler_bisector.CompilerBisector")
+    original = inspect.getattr_static(bisector, "disable_subsystem")
+    enabled = bisector.bisection_enabled
+    counts: dict[tuple[str, str], int] = {}
+
+    def disable(cls: Any, backend: str, subsystem: str, debug_info: Callable[[], str] | None = None) -> bool:
+        label = debug_info() if debug_info is not None else subsystem
+        number = counts.get((subsystem, label), 0)
+        counts[(subsystem, label)] = number + 1
+        met.append((subsystem, label, number))
+        return met[-1] in disabled
+
+    bisector.disable_subsystem = classmethod(disable)
+    bisector.bisection_enabled = True  # So that no graph comes from a cache.
+    try:
+        yield
+    finally:
+        bisector.disable_subsystem = original
+        bisector.bisection_enabled = enabled

@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch.fx import Graph, GraphModule
 
+from torchparity.graphs.part import Part
+from torchparity.graphs.recording import Recording
 from torchparity.minifier.gate import Direct, Gate
-from torchparity.minifier.part import Part
-from torchparity.minifier.recording import Recording
 from torchparity.minifier.reduction import reduce_graph
 
 aten = torch.ops.aten

@@ -9,7 +9,7 @@ import torch
 from torch.fx import Graph, GraphModule
 
 from torchparity import UsageError
-from torchparity.minifier.recording import Recording
+from torchparity.graphs.recording import Recording
 from torchparity.minifier.reduction import reduce_graph
 
 

@@ -9,11 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.fx import Graph, GraphModule
 
-from torchparity.minifier.extract import Extractor
+from torchparity.graphs.extract import Extractor
+from torchparity.graphs.recording import Recording
+from torchparity.graphs.search import foresee, kept_of, needed
 from torchparity.minifier.gate import Direct, Gate
-from torchparity.minifier.recording import Recording
 from torchparity.minifier.reduction import reduce_graph, reduce_part
-from torchparity.minifier.search import foresee, kept_of, needed
 
 ONE = [torch.relu, torch.tanh, torch.abs, torch.neg]
 TWO = [torch.add, torch.mul, torch.maximum]

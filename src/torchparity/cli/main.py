@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import logging
+import os
 import sys
 import warnings
 from pathlib import Path
@@ -12,11 +13,14 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from torchparity.cli import cases, minify
+from torchparity.cli import cases, diagnosis, explain, minify
+from torchparity.cli.complaint import complain
 from torchparity.cli.isolated import check_elsewhere
 from torchparity.cli.progress import ProgressLine
+from torchparity.cli.ranks import check_on_ranks
 from torchparity.cli.target import load_subject
 from torchparity.errors import ParityError, UsageError
+from torchparity.execute.ranks import place_of
 from torchparity.faults import KINDS
 from torchparity.pipeline import check as run_check
 from torchparity.report.machine import write_json
@@ -36,6 +40,7 @@ MODEL = "What to run"
 COMPILER = "The compiler"
 JUDGEMENT = "The judgement"
 SAFETY = "Safety"
+RANKS = "Under torchrun"
 OUTPUT = "Output"
 
 
@@ -128,11 +133,20 @@ def check(
         bool, typer.Option("--isolate", help="In another process: a crash is a verdict.", rich_help_panel=SAFETY)
     ] = False,
     timeout: Annotated[
-        float, typer.Option("--timeout", help="With --isolate: seconds it may take.", rich_help_panel=SAFETY)
+        float,
+        typer.Option("--timeout", help="With --isolate or torchrun: seconds it may take.", rich_help_panel=SAFETY),
     ] = 1800.0,
     memory: Annotated[
         float | None, typer.Option("--memory", help="With --isolate: GiB it may take.", rich_help_panel=SAFETY)
     ] = None,
+    rank_timeout: Annotated[
+        float,
+        typer.Option("--rank-timeout", help="Seconds one run of a rank may take.", rich_help_panel=RANKS),
+    ] = 300.0,
+    different_graphs: Annotated[
+        bool,
+        typer.Option("--different-graphs", help="Ranks may compile different graphs.", rich_help_panel=RANKS),
+    ] = False,
     json: Annotated[
         Path | None, typer.Option("--json", help="Write everything to this file.", rich_help_panel=OUTPUT)
     ] = None,
@@ -165,6 +179,22 @@ def check(
         "reference": not no_reference,
         "candidate_runs": runs,
     }
+    place = place_of(os.environ)
+    if place is not None and isolate:
+        raise UsageError("--isolate and torchrun do not go together", hint="each rank is a process of its own already")
+    if place is not None:
+        check_on_ranks(
+            place,
+            target,
+            options,
+            device=device,
+            seconds=rank_timeout,
+            limit=timeout,
+            same_graphs=not different_graphs,
+            leaves=leaves,
+            json=json,
+            quiet=quiet,
+        )
     with ProgressLine(quiet=quiet) as progress:
         if isolate:
             limits = cases.limits_of(timeout, memory)
@@ -181,6 +211,10 @@ app.command()(cases.capture)
 app.command()(cases.run)
 app.command()(cases.show)
 app.command()(minify.minify)
+app.command()(diagnosis.locate)
+app.command()(diagnosis.blame)
+app.command()(diagnosis.passes)
+app.command()(explain.explain)
 
 
 @app.command()
@@ -218,8 +252,7 @@ def main() -> None:
     try:
         code = app(standalone_mode=False)
     except ParityError as error:
-        console.print(f"error: {error.message}", style="red", markup=False, highlight=False)
-        console.print(f"hint: {error.hint}", markup=False, highlight=False)
+        complain(error)
         sys.exit(error.exit_code)
     except (typer.Abort, KeyboardInterrupt):
         console.print("interrupted")

@@ -25,11 +25,21 @@ FORMS = "a target is file.py:name or package.module:name"
 
 def load_subject(target: str, *, device: str | None = None) -> Subject:
     """Return the subject that a target names, calling it where it is a factory."""
+    found, name = find_target(target)
+    return make_subject(found, name, device=device)
+
+
+def find_target(target: str) -> tuple[Any, str]:
+    """Return what a target names, not called yet, and its name."""
     place, separator, name = target.rpartition(":")
     if not separator or not place or not name:
         raise UsageError(f"{target!r} is not a target", hint=FORMS)
     module = _load_file(place) if place.endswith(".py") else _load_module(place)
-    found = _find(module, place, name)
+    return _find(module, place, name), name
+
+
+def make_subject(found: Any, name: str, *, device: str | None = None) -> Subject:
+    """Return the subject that something found is, or makes, on a device."""
     subject = as_subject(found, name)
     if device is not None:
         subject = on_device(subject, device)

@@ -132,5 +132,7 @@ def parts_of(tensor: torch.Tensor) -> list[tuple[str, torch.Tensor]]:
         return [(".int_repr()", tensor.int_repr()), (".dequantize()", tensor.dequantize())]
     if torchapi.is_wrapper(type(tensor)):
         names, _ = tensor.__tensor_flatten__()  # type: ignore[attr-defined]
-        return [(f".{name}{suffix}", part) for name in names for suffix, part in parts_of(getattr(tensor, name))]
+        inner = {name: getattr(tensor, name) for name in names}
+        tensors = {name: value for name, value in inner.items() if isinstance(value, torch.Tensor)}
+        return [(f".{name}{suffix}", part) for name, value in tensors.items() for suffix, part in parts_of(value)]
     return [("", tensor.as_subclass(torch.Tensor))]

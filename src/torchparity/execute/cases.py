@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -21,9 +22,12 @@ from torchparity.records import ProgressCallback, Verdict
 from torchparity.repro.bundle import read_bundle
 from torchparity.repro.case import Case, SourceBackend
 from torchparity.repro.script import load_script, write_script
-from torchparity.repro.source import SCRIPT
+from torchparity.repro.source import SCRIPT, with_lines
 from torchparity.run.step import Plan
 from torchparity.run.subject import Subject
+
+# torch.fx patches modules while it traces, so one thread at a time may.
+TRACING = threading.Lock()
 
 
 @dataclass(frozen=True)
@@ -42,8 +46,9 @@ class Loaded:
         """Return a model of the script as the graph that it was printed from."""
         holder = torch.nn.Module()
         holder.model = model
-        traced: GraphModule = self.module.as_graphs(holder).model
-        return traced
+        with TRACING:
+            traced: GraphModule = self.module.as_graphs(holder).model
+        return with_lines(traced, self.case.origin.get("nodes") or ())
 
     def input_names(self) -> list[str]:
         """Return what the graph calls the inputs that are handed to it, in order."""

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from torchparity import torchapi
 from torchparity.compare.expectation import Expectation, tensor_of
 from torchparity.compare.judgement import Tolerance
 from torchparity.compare.leaves import Leaf
@@ -32,6 +33,11 @@ REPEATABLE = 20.0
 LIVING_ROLES = ("parameter", "buffer", "tensor", "optimizer", "attribute")
 
 
+def alone(question: str, number: int) -> int:
+    """Answer a question that other ranks might have a larger answer to, where there are none."""
+    return number
+
+
 @dataclass(frozen=True, kw_only=True)
 class Settings:
     """How thoroughly to look."""
@@ -41,6 +47,9 @@ class Settings:
     candidate_runs: int = CANDIDATE_RUNS
     reference: bool = True
     progress: ProgressCallback | None = None
+    # Where other ranks run the same model: how often must all of them run it, and how did a run end?
+    agree: Callable[[str, int], int] = alone
+    ended: Callable[[RunRecord], None] | None = None
 
 
 class Ground:
@@ -58,6 +67,7 @@ class Ground:
         self.reference: Reference | None = None
         self.noise_counter = 0
         self.saw_random = False
+        self.raises = False
         self.random_after: RandomState | None = None
         self.planned = 2 + settings.noise_runs + settings.candidate_runs
 
@@ -75,9 +85,13 @@ class Ground:
         return path in self.expectations and self.expectations[path].random
 
     def prepare(self) -> Failure | None:
-        """Run eager, the reference and the noise; return how eager fails, where it does."""
+        """Run eager, the reference and the noise; return how eager fails, where it does.
+
+        `raises` tells afterwards whether it fails on any rank: then none goes on.
+        """
         eager, failure = self._run_eager()
-        if failure is not None:
+        self.raises = bool(self.settings.agree("does the model raise?", int(failure is not None)))
+        if self.raises:
             return failure
         self._expect(eager)
         if self.plan.backward and not any(
@@ -101,14 +115,15 @@ class Ground:
     def record(self, name: str, ending: Ending) -> None:
         """Keep how a run ended."""
         failure = ending.failure
-        self.records.append(
-            RunRecord(
-                name=name,
-                ending="raised" if failure else "returned",
-                seconds=ending.seconds,
-                detail=f"{failure.type}: {failure.message}" if failure else "",
-            )
+        record = RunRecord(
+            name=name,
+            ending="raised" if failure else "returned",
+            seconds=ending.seconds,
+            detail=f"{failure.type}: {failure.message}" if failure else "",
         )
+        self.records.append(record)
+        if self.settings.ended is not None:
+            self.settings.ended(record)
 
     def _run(
         self,
@@ -143,7 +158,7 @@ class Ground:
             why = self._run_reference(eager)
         if self.reference is None:
             self.notes.append(reasons.without_reference(why))
-        if self.reference is None or self.reference.plain:
+        if self.settings.agree("eager again?", int(self.reference is None or self.reference.plain)):
             self._run("eager again", lambda leaf: repeated.update({leaf.path: kept(leaf)}))
         for path, leaf in eager.items():
             if path not in self.expectations:
@@ -188,8 +203,8 @@ class Ground:
         self.expectations[leaf.path] = expectation
         if not reference.plain:
             self._compare_repeat(expectation, leaf, beside_reference=True)
-        if leaf.role == "gradient" and isinstance(value, torch.Tensor):
-            reference.shadows.forget(value)
+        if leaf.role == "gradient" and isinstance(value, torch.Tensor) and fills_its_storage(value):
+            reference.shadows.forget(value)  # Gradients that share a bucket share its shadow.
 
     def _compare_repeat(self, expectation: Expectation, again: Leaf, *, beside_reference: bool) -> None:
         """See whether eager gave the same leaf twice, but for what atomics on a GPU may change."""
@@ -241,6 +256,11 @@ def kept(leaf: Leaf) -> Leaf:
     if leaf.role in LIVING_ROLES and leaf.changed and isinstance(leaf.value, torch.Tensor):
         return replace(leaf, value=leaf.value.clone())
     return leaf
+
+
+def fills_its_storage(tensor: torch.Tensor) -> bool:
+    """Tell whether a tensor shares its storage with no other, as far as its size tells."""
+    return torchapi.storage_key(tensor) is None or tensor.nbytes == tensor.untyped_storage().nbytes()
 
 
 def repeats(baseline: FloatBaseline, again: torch.Tensor, *, beside_reference: bool) -> bool:

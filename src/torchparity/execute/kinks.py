@@ -51,6 +51,10 @@ class Suspects:
         """At most so many amplified runs are worth making."""
         return MOST if self.expectations and not self._final else 0
 
+    def want_another(self, runs: int) -> bool:
+        """Tell whether an amplified run after so many is worth making."""
+        return runs < self.runs_wanted and not self.decided(runs)
+
     def add(self, path: str, leaf: Leaf, report: LeafReport) -> None:
         """Follow one differing leaf."""
         if not numeric(report) or path not in self._all:

@@ -79,7 +79,7 @@ class Oracle:
 
     def _judge(self) -> Verdict:
         failure = self.ground.prepare()
-        if failure is not None:
+        if self.ground.raises:
             return self._judge_failing_model(failure)
         if not self.ground.expectations:
             return self._verdict(Status.UNKNOWN, [reasons.nothing_to_compare()], {})
@@ -118,14 +118,16 @@ class Oracle:
 
     # --- the candidate ---------------------------------------------------------------------------
 
-    def _judge_failing_model(self, eager: Failure) -> Verdict:
-        """Eager raises: the candidate should raise as well."""
+    def _judge_failing_model(self, eager: Failure | None) -> Verdict:
+        """Eager raises, here or on another rank: the candidate should raise as well."""
         candidate = self._candidate_runner()
         name = self.recipe.backend_name()
         self.ground.announce(name, candidate=True)
         with self.recipe.active():
             ending = self.ground.runner.run(candidate, lambda leaf: None)
         self.ground.record(name, ending)
+        if eager is None:
+            return self._verdict(Status.UNKNOWN, [reasons.raises_elsewhere()], {}, failure=ending.failure)
         if ending.failure is not None:
             return self._verdict(Status.UNKNOWN, [reasons.model_raises(eager)], {}, failure=eager)
         failure = replace(eager, stage="accepts_invalid")
@@ -145,6 +147,7 @@ class Oracle:
                 found.append(self._run_compiled(candidate, f"{self.recipe.backend_name()} {len(found) + 1}"))
                 if len({_fails(entry) for entry in found}) > 1:
                     wanted = max(wanted, FLAKY_RUNS)
+                wanted = self.settings.agree("how many runs of the candidate?", wanted)
             compiled = torchapi.graphs_compiled() > before or not self.recipe.traces
             if not compiled and all(entry.failure is None for entry in found):
                 self.ground.notes.append(reasons.nothing_compiled())
@@ -245,10 +248,10 @@ class Oracle:
         for entry in candidates:
             for path, leaf in entry.suspects.items():
                 suspects.add(path, leaf, entry.comparison.reports[path])
-        for count in range(suspects.runs_wanted):
-            if suspects.decided(count):
-                break
+        runs = 0
+        while self.settings.agree("another amplified run?", int(suspects.want_another(runs))):
             self.ground.run_noise(suspects.expectations, amplitude=AMPLITUDE, watch=suspects.watch)
+            runs += 1
         forgiven = set()
         for entry in candidates:
             for path, leaf in entry.suspects.items():
@@ -286,7 +289,9 @@ class Oracle:
             for path in entry.comparison.differing
             if numeric(entry.comparison.reports[path]) and self.ground.depends_on_random(path)
         }
-        if not excusable or self._control_draws_alike(strange, excusable):
+        if not self.settings.agree("a control?", int(bool(excusable))):
+            return
+        if self._control_draws_alike(strange, excusable) or not excusable:
             return
         for entry in candidates:
             for path in excusable & set(entry.comparison.differing):

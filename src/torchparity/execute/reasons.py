@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from torchparity.records import Failure
+from torchparity.records import Failure, GraphDifference
 
 SHOWN = 4
 
@@ -47,6 +47,22 @@ def model_raises(failure: Failure) -> str:
     """Say that eager raises."""
     who = "the optimizer" if failure.phase == "optimizer" else "the model itself"
     return f"{who} raises {failure.type}: {failure.message}"
+
+
+def raises_elsewhere() -> str:
+    """Say that eager raises on another rank, so that this one has nothing to compare."""
+    return "the model itself raises on another rank"
+
+
+def graphs_differ(difference: GraphDifference) -> str:
+    """Say where the graph of one rank is not that of another, and how it reads on both."""
+    rank, against = f"rank {difference.rank}", f"rank {difference.against}"
+    line = f" ({difference.source})" if difference.source else ""
+    node = f" at {difference.node}{line}" if difference.node else ""
+    return (
+        f"{rank} and {against} do not compile the same: in graph {difference.graph}{node} "
+        f"{rank} has {difference.here}, {against} has {difference.there}"
+    )
 
 
 def candidate_raises(failure: Failure) -> str:

@@ -6,8 +6,8 @@ import functools
 from typing import Any
 
 from torchparity import torchapi
+from torchparity.graphs.part import Part
 from torchparity.minifier.edits import Edit, compute_of, graph_copy, rebuilt, runs_alike
-from torchparity.minifier.part import Part
 
 # What a number may become, the plainest first.
 NUMBERS: dict[type, tuple[Any, ...]] = {int: (1, 0, 2, 3, 4, 8, 16), float: (1.0, 0.0, 2.0, 0.5)}

@@ -9,9 +9,9 @@ from dataclasses import replace
 import torch
 from torch.fx import Node
 
+from torchparity.graphs.part import Part, bodies_of
+from torchparity.graphs.recording import COMPUTE
 from torchparity.minifier.gate import Gate
-from torchparity.minifier.part import Part, bodies_of
-from torchparity.minifier.recording import COMPUTE
 
 Place = tuple[str, str]
 

@@ -17,9 +17,9 @@ import torch
 
 from torchparity.errors import CaseError, ParityError, UsageError
 from torchparity.execute.cases import Loaded, load_case
-from torchparity.minifier.extract import Extractor
+from torchparity.graphs.extract import Extractor
+from torchparity.graphs.part import Part, Setting, placeholders, with_shapes
 from torchparity.minifier.log import Log, answer_to
-from torchparity.minifier.part import Part, Setting, placeholders, with_shapes
 from torchparity.minifier.signature import VALUES, Answer, Signature
 from torchparity.repro.bundle import write_bundle
 from torchparity.repro.case import Case, make_case, write_graph

@@ -16,7 +16,7 @@ from pathlib import Path
 from torchparity import torchapi
 from torchparity.execute.cases import load_case
 from torchparity.execute.processes import wait_or_kill
-from torchparity.minifier.part import Part
+from torchparity.graphs.part import Part
 from torchparity.minifier.signature import Signature
 from torchparity.records import Kind
 from torchparity.repro.case import Case

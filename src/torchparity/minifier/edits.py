@@ -10,9 +10,9 @@ from typing import Any
 import torch
 from torch.fx import GraphModule, Node
 
+from torchparity.graphs.part import Part, bodies_of, placeholders
+from torchparity.graphs.recording import COMPUTE, Recording
 from torchparity.minifier.gate import Gate
-from torchparity.minifier.part import Part, bodies_of, placeholders
-from torchparity.minifier.recording import COMPUTE, Recording
 from torchparity.repro.fills import DATA, Fill
 
 Edit = Callable[[Part], Part | None]

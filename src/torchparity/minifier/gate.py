@@ -9,8 +9,8 @@ from typing import Any, Protocol, TypeVar
 
 from torch.fx import GraphModule
 
-from torchparity.minifier.part import Part
-from torchparity.minifier.search import Question, Unanswered, foresee, kept_of
+from torchparity.graphs.part import Part
+from torchparity.graphs.search import Question, Unanswered, foresee, kept_of
 
 T = TypeVar("T")
 Predicate = Callable[[GraphModule, list[Any]], bool]

@@ -9,6 +9,8 @@ from typing import Any
 import torch
 from torch.fx.node import map_aggregate, map_arg
 
+from torchparity.graphs.part import Part, constants_of, placeholders
+from torchparity.graphs.recording import alike
 from torchparity.minifier.edits import (
     Edit,
     apply_edits,
@@ -20,8 +22,6 @@ from torchparity.minifier.edits import (
     runs_alike,
 )
 from torchparity.minifier.gate import Gate
-from torchparity.minifier.part import Part, constants_of, placeholders
-from torchparity.minifier.recording import alike
 from torchparity.minifier.shapes import laid_out
 from torchparity.repro.fills import DATA, LITERAL, ROUNDED, RULES, Fill, filled, plain_dtype, rounded
 

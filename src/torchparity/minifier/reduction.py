@@ -9,10 +9,10 @@ from typing import Any
 from torch.fx import GraphModule, Node
 
 from torchparity.errors import UsageError
+from torchparity.graphs.extract import Extractor
+from torchparity.graphs.part import Part
 from torchparity.minifier.bodies import reduce_bodies
-from torchparity.minifier.extract import Extractor
 from torchparity.minifier.gate import Direct, Gate, Predicate
-from torchparity.minifier.part import Part
 from torchparity.minifier.simplify import simplify
 
 Suspects = Callable[[Extractor], Iterable[Sequence[Node]]]

@@ -17,9 +17,9 @@ import torch
 from torch.fx import GraphModule
 from torch.fx.node import map_aggregate
 
+from torchparity.graphs.part import Part
 from torchparity.minifier.edits import apply_edits, compute_of, graph_copy, rebuilt, refill, runs_alike
 from torchparity.minifier.gate import Gate
-from torchparity.minifier.part import Part
 from torchparity.repro.fills import DATA, RULES, Fill, filled, stride_order
 
 Sizes = Mapping[int, int]

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import torch
 
+from torchparity.graphs.part import Part, Setting
 from torchparity.minifier.arguments import plain_arguments
 from torchparity.minifier.edits import Edit, applied, apply_edits
 from torchparity.minifier.gate import Gate
@@ -21,7 +22,6 @@ from torchparity.minifier.inputs import (
     plain_layouts,
     without_backward,
 )
-from torchparity.minifier.part import Part, Setting
 from torchparity.minifier.shapes import cut_all, shrink_shapes
 from torchparity.repro.fills import DATA, ONES, SEEDED, Fill, recognised
 

@@ -13,9 +13,9 @@ from dataclasses import replace
 
 from torch.fx import Node
 
+from torchparity.graphs.extract import Extractor
+from torchparity.graphs.part import Part
 from torchparity.minifier.chase import Chase
-from torchparity.minifier.extract import Extractor
-from torchparity.minifier.part import Part
 from torchparity.minifier.signature import VALUES, Signature
 from torchparity.records import Kind
 from torchparity.repro.source import operation_name
@@ -57,13 +57,13 @@ def alone(chase: Chase, extractor: Extractor) -> Iterator[Sequence[Node]]:
 
     Its answer may still be on the way: then what is followed is only believed to be its failure (`Chase.astray`).
     """
-    part, owners = extractor.apart()
-    answer = chase.inquire(part).result()
+    apart = extractor.apart()
+    answer = chase.inquire(apart.part).result()
     if answer.repeats[0] < answer.repeats[1]:
         return
     seen: set[tuple[str, str]] = set()
     for path, kind in answer.wrong:  # The worst first.
-        node = owners.get(path)
+        node = apart.owners.get(path)
         if node is None or kind not in VALUES or (operation_name(node), kind) in seen or len(seen) == NAMED:
             continue
         seen.add((operation_name(node), kind))

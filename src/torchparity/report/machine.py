@@ -1,4 +1,4 @@
-"""A verdict as JSON."""
+"""A verdict, or any record, as JSON."""
 
 from __future__ import annotations
 
@@ -16,20 +16,21 @@ from torchparity.records import SCHEMA_VERSION, Verdict
 
 def as_data(verdict: Verdict) -> dict[str, Any]:
     """Return a verdict as plain data, ready for JSON."""
-    data = _plain(verdict)
+    data = plain_data(verdict)
     assert isinstance(data, dict)
     return {"schema": SCHEMA_VERSION, **data, "exit_code": verdict.exit_code}
 
 
-def _plain(value: Any) -> Any:
+def plain_data(value: Any) -> Any:
+    """Return records, and whatever they hold, as mappings, lists, numbers and text."""
     if isinstance(value, enum.Enum):
         return value.value
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {field.name: _plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
+        return {field.name: plain_data(getattr(value, field.name)) for field in dataclasses.fields(value)}
     if isinstance(value, dict):
-        return {str(key): _plain(item) for key, item in value.items()}
+        return {str(key): plain_data(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
+        return [plain_data(item) for item in value]
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
     return value
@@ -37,7 +38,12 @@ def _plain(value: Any) -> Any:
 
 def write_json(verdict: Verdict, path: Path) -> None:
     """Write a verdict to a file, whole or not at all."""
-    text = json.dumps(as_data(verdict), indent=2, allow_nan=False) + "\n"
+    write_data(as_data(verdict), path)
+
+
+def write_data(data: dict[str, Any], path: Path) -> None:
+    """Write plain data to a file, whole or not at all."""
+    text = json.dumps(data, indent=2, allow_nan=False) + "\n"
     temporary = path.with_name(f".{path.name}.{os.getpid()}.partial")
     try:
         temporary.write_text(text, encoding="utf-8")

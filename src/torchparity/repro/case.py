@@ -167,6 +167,7 @@ class WrittenGraph:
     source: source.Source
     names: tuple[str, ...]
     lines: tuple[str, ...]
+    nodes: tuple[str, ...]
     symbols: Mapping[str, str]
     sizes: Mapping[str, str]
 
@@ -191,6 +192,7 @@ def write_graph(graph_module: GraphModule, inputs: list[Any]) -> WrittenGraph:
         source=source.write_graph(graph_module),
         names=tuple(names),
         lines=tuple(source.user_lines(graph_module)),
+        nodes=tuple(source.node_lines(graph_module)),
         symbols=symbols,
         sizes=sizes,
     )
@@ -245,7 +247,7 @@ def make_case(
         autocast=autocast,
         compute_nodes=graph.source.compute_nodes,
         files=files,
-        origin={"lines": list(graph.lines), **dict(origin or {})},
+        origin={"lines": list(graph.lines), "nodes": list(graph.nodes), **dict(origin or {})},
         environment=dict(environment or {}),
     )
 

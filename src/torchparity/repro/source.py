@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import builtins
 import enum
+import functools
 import importlib.util
 import inspect
 import io
@@ -13,7 +14,7 @@ import re
 import sys
 import tokenize
 import types
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,8 @@ from torchparity import torchapi
 from torchparity.errors import CaseError
 from torchparity.repro.values import literal
 
+# What a node of a graph that was loaded is told its source line by.
+LINE = "source line"
 SCRIPT = "repro.py"
 # Graphs up to this many nodes are printed without the assignments that free memory early.
 SHORT = 60
@@ -304,6 +307,7 @@ def imported_modules(text: str) -> set[str]:
     return found
 
 
+@functools.lru_cache(maxsize=4096)
 def is_installed(path: Path) -> bool:
     """Tell whether a file belongs to Python or to an installed package."""
     homes = [Path(entry) for entry in sys.path if "site-packages" in entry or "dist-packages" in entry]
@@ -316,13 +320,38 @@ def is_installed(path: Path) -> bool:
 
 def user_lines(graph_module: GraphModule) -> Iterator[str]:
     """Yield the user's source lines that a graph comes from, as `file:line in function`, each once, in order."""
-    seen = set()
-    for node in graph_module.graph.nodes:
-        trace = node.meta.get("stack_trace") or node.stack_trace
-        found = re.findall(r'File "(.+?)", line (\d+), in (\S+)', trace or "")
-        if found:
-            file, number, function = found[-1]
-            line = f"{file}:{number} in {function}"
-            if line not in seen:
-                seen.add(line)
-                yield line
+    lines = (line_of(node).partition(": ")[0] for node in graph_module.graph.nodes)
+    yield from dict.fromkeys(line for line in lines if line)
+
+
+def node_lines(graph_module: GraphModule) -> list[str]:
+    """Return the user's source line of every operation, in order: `file:line in function: code`, or nothing."""
+    return [line_of(node) for node in operations(graph_module)]
+
+
+def operations(graph_module: GraphModule) -> list[Node]:
+    """Return the nodes that call something, in order."""
+    return [node for node in graph_module.graph.nodes if node.op in ("call_function", "call_method", "call_module")]
+
+
+def line_of(node: Node) -> str:
+    """Return the source line that a node comes from: the innermost of the user's own, else of what torch is not."""
+    if LINE in node.meta:
+        return str(node.meta[LINE])
+    trace = node.meta.get("stack_trace") or node.stack_trace or ""
+    frames = re.findall(r'File "(.+?)", line (\d+), in (\S+)(?:\n[ \t]*(?!File ")(\S.*))?', trace)
+    if not frames:
+        return ""
+    own = [frame for frame in frames if not is_installed(Path(frame[0]))]
+    others = [frame for frame in frames if not Path(frame[0]).is_relative_to(Path(torch.__file__).parent)]
+    file, number, function, code = (own or others or frames)[-1]
+    return f"{file}:{number} in {function}: {code.strip()}" if code.strip() else f"{file}:{number} in {function}"
+
+
+def with_lines(graph_module: GraphModule, lines: Sequence[str]) -> GraphModule:
+    """Return a graph whose operations know the source lines that they came from, where each has one."""
+    found = operations(graph_module)
+    if len(found) == len(lines):
+        for node, line in zip(found, lines, strict=True):
+            node.meta[LINE] = line
+    return graph_module

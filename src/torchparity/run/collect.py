@@ -64,6 +64,7 @@ def structure_of(value: Any, depth: int = 0) -> str:
 def _output(path: str, value: Any, places: dict[int, tuple[str, int]], *, visible: bool) -> Leaf:
     if not isinstance(value, torch.Tensor):
         return Leaf(path=path, role="output", value=value)
+    value = torchapi.local_part(value)
     key = torchapi.storage_key(value) if torchapi.is_plain(value) and value.numel() else None
     place = places.get(key) if key is not None else None
     aliases: tuple[str, ...] = ()
@@ -89,6 +90,7 @@ def gradient_leaves(prefix: str, inputs: Named, state: ModelState) -> Iterator[L
     for name, tensor in named:
         if tensor.requires_grad and tensor.is_leaf:
             gradient, tensor.grad = tensor.grad, None
+            gradient = None if gradient is None else torchapi.local_part(gradient)
             yield Leaf(path=f"{prefix}grad.{name}", role="gradient", value=gradient)
 
 
@@ -122,6 +124,8 @@ def argument_leaves(
 
 
 def _changed(path: str, role: str, tensor: torch.Tensor, original: Any) -> Leaf:
+    tensor = torchapi.local_part(tensor)
+    original = torchapi.local_part(original) if isinstance(original, torch.Tensor) else original
     if isinstance(original, torch.Tensor) and unchanged(tensor, original):
         return Leaf(path=path, role=role, value=original, changed=False)
     return Leaf(path=path, role=role, value=tensor.detach())
@@ -131,7 +135,7 @@ def optimizer_leaves(prefix: str, optimizer: torch.optim.Optimizer, state: Model
     """Yield what the optimizer keeps for each parameter."""
     for name, _, tensor in state.named():
         for path, value in walk(optimizer.state.get(tensor, {}), f"optimizer.{name}"):
-            held = value.detach() if isinstance(value, torch.Tensor) else value
+            held = torchapi.local_part(value).detach() if isinstance(value, torch.Tensor) else value
             yield Leaf(path=prefix + path, role="optimizer", value=held)
 
 

@@ -41,9 +41,10 @@ class Watch(torchapi.TorchDispatchMode):
             return self._inside(func, args, keywords)
         if any(kind not in PLAIN_TYPES for kind in types):
             if any(torchapi.is_wrapper(kind) for kind in types):
-                with self:
-                    return func(*args, **keywords)
+                return NotImplemented  # The wrapper takes it apart, and this mode sees the parts.
             return func(*args, **keywords)
+        if torchapi.is_collective(func):
+            return self.collect_from_ranks(func, args, keywords)
         traits = traits_of(func)
         if traits.random and drops_nothing(func, args, keywords):
             traits = replace(traits, random=False, replayed=False)
@@ -54,6 +55,12 @@ class Watch(torchapi.TorchDispatchMode):
     def operate(self, func: Callable[..., Any], traits: Traits, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run one operation on plain tensors."""
         raise TypeError(f"{type(self).__name__} does not say what to do with {traits.name}")
+
+    def collect_from_ranks(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run a collective to its end: whoever looks at its results next must not meet half of them."""
+        outputs = func(*args, **kwargs)
+        torchapi.wait_for_collective(outputs)
+        return outputs
 
     def _inside(self, operator: torchapi.HigherOrderOperator, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run a higher-order operator's body with this mode on, where there is a way to."""

@@ -37,7 +37,7 @@ EXACT = frozenset(
     view_copy where zero zero_ zeros zeros_like _local_scalar_dense _unsafe_view _pin_memory
     _sparse_coo_tensor_with_dims_and_tensors _coalesce channel_shuffle _reshape_copy
     _foreach_copy_ _foreach_zero_ _foreach_abs _foreach_neg _foreach_maximum _foreach_clamp_min
-    bernoulli bernoulli_ threshold_backward trace_copy _nested_tensor_from_mask
+    bernoulli bernoulli_ threshold_backward trace_copy _nested_tensor_from_mask all_gather_copy_in chunk_cat
     """.split()
 )
 # Operators that turn a continuous value into a discrete float: the reference takes eager's decision.
@@ -51,12 +51,13 @@ DECIDES = frozenset(
 KINKED = frozenset("threshold_backward leaky_relu_backward hardtanh_backward".split())
 # Random operators whose outcome depends on a float value: replayed, not drawn again.
 REPLAYED = frozenset("bernoulli multinomial poisson binomial _standard_gamma _sample_dirichlet".split())
-# Operators that write to arguments which their schema does not own up to (running statistics).
+# Operators that write to arguments which their schema does not own up to (running statistics, FSDP2's buffer).
 SILENT_WRITES = {
     "native_batch_norm": (3, 4),
     "cudnn_batch_norm": (3, 4),
     "miopen_batch_norm": (3, 4),
     "_batch_norm_impl_index": (3, 4),
+    "all_gather_copy_in": (1,),
 }
 # Kernels that hand private state to their backward, or have no float64 form. The reference is run
 # again with the plain kernels in their place.

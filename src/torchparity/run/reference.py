@@ -33,6 +33,9 @@ PROMOTED = {
 # Dead shadows are looked for after this many new bytes, or a quarter of what is alive.
 SWEEP_BYTES = 16 << 20
 
+# Operations that fill a tensor with what one other rank sends to this one.
+RECEIVES = ("recv_", "recv_any_source_")
+
 
 class NeedsPlainKernels(Exception):
     """An operation has no float64 form: the run must be made again with the plain kernels."""
@@ -169,10 +172,11 @@ class Reference(Watch):
         self.draws: list[torch.Tensor] = []
         self.random_operations: Counter[str] = Counter()
         self._random: dict[int, Any] = {}
+        self._collected: dict[int, Any] = {}
 
     def operate(self, func: Callable[..., Any], traits: Traits, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run one operation on the real tensors, then on their shadows."""
-        if traits.view:
+        if traits.view or (traits.name == "copy_" and self._repeats_collective(*args[:2])):
             return func(*args, **kwargs)
         if traits.opaque and not self.plain:
             raise NeedsPlainKernels(traits.name)
@@ -184,6 +188,9 @@ class Reference(Watch):
                 self.shadows.materialise(tensor)
             early = self._promote(traits, args, kwargs)
         outputs = func(*args, **kwargs)
+        if traits.name in RECEIVES:
+            for tensor in float_tensors((args, kwargs)):
+                self.shadows.forget(tensor)  # What the other rank sends is taken for exact.
         fresh = fresh_outputs(outputs, args, kwargs)
         self._follow_random(traits, args, kwargs, [*written, *fresh])
         if traits.replayed:
@@ -197,6 +204,39 @@ class Reference(Watch):
             return outputs
         self._shadow(func, traits, early or self._promote(traits, args, kwargs), outputs, args, kwargs)
         return outputs
+
+    def collect_from_ranks(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run a collective, then again on the shadows: every rank's float64 takes part.
+
+        What it writes to is not in its schema, so that every tensor it is given gets a shadow.
+        """
+        floats = [tensor for tensor in float_tensors((args, kwargs)) if tensor.dtype in PROMOTED]
+        for tensor in floats:
+            self.shadows.materialise(tensor)
+        outputs = super().collect_from_ranks(func, args, kwargs)
+        if not floats:
+            return outputs
+        promoted = torchapi.tree_map(
+            lambda leaf: self.shadows.read(leaf) if isinstance(leaf, torch.Tensor) else leaf, (args, kwargs)
+        )
+        twins = super().collect_from_ranks(func, *promoted)
+        for tensor in floats:
+            key = torchapi.storage_key(tensor)
+            if key is not None:
+                self._collected[key] = torchapi.StorageWeakRef(tensor.untyped_storage())
+        fresh = {id(tensor) for tensor in fresh_outputs(outputs, args, kwargs)}
+        for tensor, twin in zip(torchapi.tree_leaves(outputs), torchapi.tree_leaves(twins), strict=True):
+            if id(tensor) in fresh and tensor.dtype in PROMOTED:
+                self.shadows.write(tensor, twin)
+        return outputs
+
+    def _repeats_collective(self, target: torch.Tensor, source: torch.Tensor) -> bool:
+        """Tell whether a copy is a collective's own: gloo copies its results again whenever somebody waits for them."""
+        key = torchapi.storage_key(target)
+        entry = self._collected.get(key) if key is not None else None
+        if entry is None or entry.expired() or self.shadows.has(source):
+            return False
+        return target.shape == source.shape and torch.equal(target, source)
 
     def _promote(self, traits: Traits, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any]:
         """Return the arguments with shadows for tensors and float64 for every float dtype."""

@@ -77,7 +77,8 @@ class Snapshot:
         self.clones: list[tuple[torch.Tensor, torch.Tensor]] = []
 
     def save(self, tensor: torch.Tensor) -> None:
-        """Save a tensor's storage (once, however many tensors share it)."""
+        """Save a tensor's storage (once, however many tensors share it); of a sharded one, this rank's shard."""
+        tensor = torchapi.local_part(tensor)
         key = torchapi.storage_key(tensor)
         if key is None or not torchapi.is_plain(tensor):
             self.clones.append((tensor, tensor.detach().clone()))
@@ -97,6 +98,7 @@ class Snapshot:
 
     def original(self, tensor: torch.Tensor) -> torch.Tensor | None:
         """Return what a tensor held when it was saved, as a view of the saved bytes."""
+        tensor = torchapi.local_part(tensor)
         key = torchapi.storage_key(tensor)
         if key is None or key not in self.saved:
             return next((clone for held, clone in self.clones if held is tensor), None)
@@ -171,6 +173,7 @@ class ModelState:
 
     def restore(self) -> None:
         """Put everything back, gradients cleared: the ground every run starts from."""
+        self.shard_again()
         for container, saved in self.containers:
             refill(container, saved)
         for tensor, data, requires_grad in self.tensors:
@@ -187,6 +190,12 @@ class ModelState:
             np.copyto(array, saved_array)
         for tensor, _ in self.gradients:
             tensor.grad = None
+
+    def shard_again(self) -> None:
+        """Let every module hold its shard again: FSDP2 leaves the outermost one whole after a forward pass."""
+        for root in self.modules.values():
+            for module in root.modules():
+                torchapi.shard_again(module)
 
     def set_training(self, training: bool) -> None:
         """Switch every module to train or eval mode (some modules keep theirs: that is theirs to say)."""

@@ -142,6 +142,7 @@ class Runner:
                     optimizer.step()
             phase[0] = "collect"
             del outputs
+            self.state.shard_again()
             if loss is not None:
                 consume(Leaf(path=f"{prefix}loss", role="loss", value=loss))
             groups = [gradient_leaves(prefix, inputs, self.state)] if plan.backward else []

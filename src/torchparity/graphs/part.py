@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch.fx import GraphModule, Node
 
-from torchparity.minifier.recording import COMPUTE, copied_together
+from torchparity.graphs.recording import COMPUTE, copied_together
 from torchparity.repro.fills import DATA, Fill, plain_dtype
 from torchparity.run.recipe import Recipe
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from torchparity.minifier.search import needed
+from torchparity.graphs.search import needed
 
 
 @given(

@@ -9,16 +9,31 @@ A node that is left out is
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch.fx import Graph, GraphModule, Node
 
-from torchparity.minifier.part import Part, Setting, placeholders
-from torchparity.minifier.recording import Recording, alike, copied_together
+from torchparity.graphs.part import Part, Setting, placeholders
+from torchparity.graphs.recording import Recording, alike, copied_together
 from torchparity.repro.fills import DATA, Fill
+from torchparity.repro.source import input_names
 from torchparity.repro.values import literal
+
+
+@dataclass(frozen=True, kw_only=True)
+class Apart:
+    """Operations side by side: the nodes of the results, whose value each input is and who uses it, in order.
+
+    `owners` tells the operation that a leaf of the run belongs to: an output, or the gradient of an input.
+    """
+
+    part: Part
+    results: list[Node]
+    uses: list[tuple[Node, Node]]
+    owners: dict[str, Node]
 
 
 class Extractor:
@@ -50,25 +65,31 @@ class Extractor:
         nodes = sum(self.recording.is_compute(node) for node in self.graph_module.graph.nodes)
         return Part(self.graph_module, copied_together(self.inputs), nodes, tuple(self.fills.values()), self.setting)
 
-    def tapped(self) -> tuple[Part, list[Node]]:
-        """Return the whole graph with every tensor that it computes as an output, and the nodes of these outputs."""
-        part = _Build(self, set(self.compute), bypass=True, only_sinks=False)
+    def tapped(self, untapped: Container[Node] = ()) -> tuple[Part, list[Node]]:
+        """Return the whole graph with every tensor that it computes as an output, and the nodes of these outputs.
+
+        Nodes may be left untapped; the graph's own outputs never are.
+        """
+        part = _Build(self, set(self.compute), bypass=True, only_sinks=False, untapped=untapped)
         return part.part(tap=True), part.tapped
 
-    def apart(self) -> tuple[Part, dict[str, Node]]:
-        """Return every distinct operation once, each with the inputs it really had; and whose each leaf is.
+    def apart(self, nodes: Iterable[Node] | None = None) -> Apart:
+        """Return operations (every distinct one, once), each with the inputs it really had, none fed by another.
 
-        a -> b -> a' -> b', where a' is like a but for its values: (a(x), b(y)). A leaf is an output, or the gradient of
-        an input.
+        a -> b -> a' -> b', where a' is like a but for its values: (a(x), b(y)).
         """
         alike: dict[Any, Node] = {}
-        for node in self.compute:
+        for node in self.compute if nodes is None else ():
             if node in self.recording.results:
                 alike.setdefault(self._look(node), node)
-        build = _Build(self, set(alike.values()), bypass=False, only_sinks=False, apart=True)
+        keep = set(alike.values() if nodes is None else nodes)
+        build = _Build(self, keep, bypass=False, only_sinks=False, apart=True)
         part = build.part(tap=True)
         owners = {f"output[{place}]": self._owner(node) for place, node in enumerate(build.tapped)}
-        return part, owners | {f"grad.{node.name}": user for (_, _, user), node in build.given.items() if user}
+        names = input_names(part.graph_module)
+        owners |= {f"grad.{names[made]}": user for (_, _, user), made in build.given.items() if user is not None}
+        uses = [(node, user) for node, _, user in build.given if user is not None]
+        return Apart(part=part, results=build.tapped, uses=uses, owners=owners)
 
     def _look(self, node: Node) -> Any:
         """Return what an operation is told by, its values apart."""
@@ -94,7 +115,14 @@ class _Build:
     """One part in the making."""
 
     def __init__(
-        self, extractor: Extractor, keep: set[Node], *, bypass: bool, only_sinks: bool, apart: bool = False
+        self,
+        extractor: Extractor,
+        keep: set[Node],
+        *,
+        bypass: bool,
+        only_sinks: bool,
+        apart: bool = False,
+        untapped: Container[Node] = (),
     ) -> None:
         self.extractor = extractor
         self.recording = extractor.recording
@@ -103,6 +131,7 @@ class _Build:
         self.only_sinks = only_sinks
         # Whether every operation gets inputs of its own, and none gets what another one computes.
         self.apart = apart
+        self.untapped = untapped
         self.graph = Graph()
         self.made: dict[Node, Node] = {}
         self.given: dict[tuple[Node, int, Node | None], Node] = {}
@@ -114,17 +143,21 @@ class _Build:
         self.depends: dict[Node, int] = {}
         self.top: Node | None = None
         self.tapped: list[Node] = []
+        # Copies of values that are written to later on.
+        self.taps: dict[Node, Node] = {}
 
     def part(self, *, tap: bool = False) -> Part:
         """Copy the kept nodes in order, and return what came of it."""
         for node in self.extractor.graph_module.graph.nodes:
             if node in self.keep or (node.args and node.args[0] in self.made and self.recording.is_pick(node)):
                 self.made[node] = self._copy(node)
+                if tap and any((node, user) in self.recording.rewritten for user in node.users):
+                    self.taps[node] = self.graph.call_function(torch.clone, (self.made[node],))
         wanted = [node for node in self.extractor.output.all_input_nodes if node in self.made and not self.only_sinks]
         shows = [node for node in self.made if node not in wanted and self._is_result(node)]
         sinks = [node for node in shows if node not in self.used or self._is_rewritten(node)]
-        self.tapped = [node for node in self.made if isinstance(self.recording.results.get(node), torch.Tensor)]
-        results = [self.made[node] for node in (self.tapped if tap else [*wanted, *sinks])]
+        self.tapped = [node for node in self.made if self._is_tapped(node)]
+        results = [self.taps.get(node, self.made[node]) for node in (self.tapped if tap else [*wanted, *sinks])]
         self.graph.output(tuple(results))
         made = GraphModule(self.extractor.graph_module, self.graph)
         fills = tuple(self.fills) if self.extractor.fills else ()
@@ -133,6 +166,11 @@ class _Build:
     def _is_rewritten(self, node: Node) -> bool:
         """Tell whether somebody who was left out saw what an in-place operation had made of a node's value."""
         return any((node, user) in self.recording.rewritten for user in node.users if user not in self.made)
+
+    def _is_tapped(self, node: Node) -> bool:
+        value = self.recording.results.get(node)
+        own = node in self.extractor.output.all_input_nodes
+        return isinstance(value, torch.Tensor) and (own or node not in self.untapped)
 
     def _is_result(self, node: Node) -> bool:
         return not isinstance(self.recording.results.get(node), tuple | list)
@@ -173,6 +211,7 @@ class _Build:
             name = f"{node.name}_version_{number}" if number else node.name
             self.given[key] = self._at_top(lambda: self.graph.placeholder(name))
             self.given[key].meta = dict(node.meta)
+            self.given[key].target = self.given[key].name  # Another input's name may be this one's wish.
             self.values.append(value)
             pristine = node.op == "placeholder" and (node, user) in self.recording.pristine
             self.fills.append(self.extractor.fills.get(node, DATA) if pristine else DATA)

@@ -1,0 +1,14 @@
+"""An error that we raise on purpose, as two lines on stderr."""
+
+from __future__ import annotations
+
+from rich.console import Console
+
+from torchparity.errors import ParityError
+
+
+def complain(error: ParityError) -> None:
+    """Print what happened and the way out."""
+    console = Console(stderr=True, soft_wrap=True)
+    console.print(f"error: {error.message}", style="red", markup=False, highlight=False)
+    console.print(f"hint: {error.hint}", markup=False, highlight=False)

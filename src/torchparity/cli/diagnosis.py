@@ -1,0 +1,152 @@
+"""`torchparity locate`, `blame` and `passes`: which operation, which stage, which pass."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+from torchparity.cli.cases import limits_of
+from torchparity.cli.minify import Watcher
+from torchparity.cli.target import find_target, load_subject
+from torchparity.errors import UsageError
+from torchparity.execute.pool import Pool
+from torchparity.pipeline import blame as blame_failure
+from torchparity.pipeline import check_passes
+from torchparity.pipeline import locate as locate_failure
+from torchparity.records import SCHEMA_VERSION, Status
+from torchparity.report.findings import render_blame, render_located, render_passes
+from torchparity.report.machine import plain_data, write_data
+from torchparity.repro.bundle import located, read_bundle
+from torchparity.repro.case import Case
+from torchparity.run.subject import Subject
+
+# Options that commands about a failing case or model share.
+What = Annotated[str, typer.Argument(help="A bundle that fails, or a model: file.py:name.")]
+Timeout = Annotated[float, typer.Option("--timeout", help="Seconds one compilation may take.")]
+Memory = Annotated[float | None, typer.Option("--memory", help="GiB of memory one compilation may take.")]
+Backend = Annotated[str, typer.Option("--backend", help="For a model: the compiler that is wrong.")]
+Train = Annotated[bool, typer.Option("--train", help="For a model: train mode, forward and backward.")]
+Backward = Annotated[bool, typer.Option("--backward", help="For a model: backward too, in eval mode.")]
+Autocast = Annotated[str | None, typer.Option("--autocast", help="For a model: bfloat16 or float16.")]
+Dynamic = Annotated[bool | None, typer.Option("--dynamic/--static", help="For a model: dynamic shapes.")]
+Device = Annotated[str | None, typer.Option("--device", help="For a model: move it there first.")]
+Json = Annotated[Path | None, typer.Option("--json", help="Write everything to this file.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")]
+
+
+def locate(
+    what: What,
+    nodes: Annotated[int, typer.Option("--nodes", help="Operations to show.")] = 12,
+    timeout: Timeout = 600.0,
+    memory: Memory = None,
+    backend: Backend = "inductor",
+    train: Train = False,
+    backward: Backward = False,
+    autocast: Autocast = None,
+    dynamic: Dynamic = None,
+    device: Device = None,
+    json: Json = None,
+    quiet: Quiet = False,
+) -> None:
+    """Name the operation that introduces the error, with its source line; usually in one compilation.
+
+    Exit code: 0 found, 2 usage, 125 not found.
+    """
+    how: dict[str, Any] = {"backend": backend, "train": train, "backward": True if backward else None}
+    how |= {"autocast": autocast, "dynamic": dynamic}
+    limits = limits_of(timeout, memory)
+    with Watcher(quiet=quiet) as watcher, Pool(workers=1) as pool:
+        failure = failing(what, watcher, device)
+        found = locate_failure(failure, pool=pool, limits=limits, listen=watcher.say, **how)
+    render_located(found, Console(), nodes=nodes)
+    write(found, json)
+    raise typer.Exit(0 if found.culprit is not None else 125)
+
+
+def blame(
+    what: What,
+    timeout: Timeout = 600.0,
+    memory: Memory = None,
+    backend: Backend = "inductor",
+    train: Train = False,
+    backward: Backward = False,
+    autocast: Autocast = None,
+    dynamic: Dynamic = None,
+    device: Device = None,
+    json: Json = None,
+    quiet: Quiet = False,
+) -> None:
+    """Name the stage of the compiler, and the pass or setting in it; two runs show it.
+
+    Exit code: 0 found, 2 usage.
+    """
+    how: dict[str, Any] = {"backend": backend, "train": train, "backward": True if backward else None}
+    how |= {"autocast": autocast, "dynamic": dynamic}
+    limits = limits_of(timeout, memory)
+    with Watcher(quiet=quiet) as watcher, Pool(workers=1) as pool:
+        failure = failing(what, watcher, device)
+        found = blame_failure(failure, pool=pool, limits=limits, listen=watcher.say, **how)
+    render_blame(found, Console())
+    write(found, json)
+
+
+def passes(
+    target: Annotated[str, typer.Argument(help="file.py:name or package.module:name.")],
+    own: Annotated[
+        str | None, typer.Option("--passes", help="A list of your own passes, functions on a graph: file.py:name.")
+    ] = None,
+    train: Annotated[bool, typer.Option("--train", help="Train mode, forward and backward.")] = False,
+    backward: Annotated[bool, typer.Option("--backward", help="Backward too, in eval mode.")] = False,
+    iterations: Annotated[int, typer.Option("--iterations", help="Steps of the optimizer.")] = 1,
+    optimizer: Annotated[str | None, typer.Option("--optimizer", help="For the steps: sgd, adam, ...")] = None,
+    dynamic: Annotated[bool | None, typer.Option("--dynamic/--static", help="Dynamic shapes on or off.")] = None,
+    device: Annotated[str | None, typer.Option("--device", help="Move model and inputs there first.")] = None,
+    seed: Annotated[int, typer.Option("--seed", help="Seed of everything random.")] = 0,
+    everything: Annotated[bool, typer.Option("--all", help="Show passes that changed nothing, too.")] = False,
+    json: Json = None,
+) -> None:
+    """Compare the numbers before and after every pass of inductor, or after each of your own.
+
+    Exit code: 0 same, 1 a pass changes the numbers, 2 usage, 125 unknown.
+    """
+    functions = None
+    if own is not None:
+        functions, _ = find_target(own)
+        functions = list(functions) if isinstance(functions, list | tuple) else [functions]
+        if not all(callable(function) for function in functions):
+            raise UsageError(f"{own} is not a list of functions", hint="name a list of functions on a GraphModule")
+    report = check_passes(
+        load_subject(target, device=device),
+        passes=functions,
+        iterations=iterations,
+        optimizer=optimizer,
+        train=train,
+        backward=True if backward else None,
+        dynamic=dynamic,
+        seed=seed,
+    )
+    render_passes(report, Console(), everything=everything)
+    write(report, json)
+    raise typer.Exit({Status.SAME: 0, Status.DIFFERS: 1, Status.UNKNOWN: 125}[report.status])
+
+
+def failing(what: str, watcher: Watcher, device: str | None) -> Case | Subject:
+    """Return the case that a bundle holds, or the model that a target names."""
+    if Path(what).is_dir():
+        watcher.say("reading the case")
+        return read_bundle(located(Path(what)))
+    if ":" not in what:
+        hint = "name a folder that `capture` wrote, or file.py:name"
+        raise UsageError(f"{what} is neither a bundle nor a model", hint=hint)
+    subject = load_subject(what, device=device)
+    watcher.say("capturing, and looking for the graph that fails")
+    return subject
+
+
+def write(found: Any, path: Path | None) -> None:
+    """Write a finding as JSON, where that was asked for."""
+    if path is not None:
+        write_data({"schema": SCHEMA_VERSION, **plain_data(found)}, path)

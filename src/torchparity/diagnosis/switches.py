@@ -1,0 +1,61 @@
+"""Settings that turn a part of the compiler off, and what each of them turns off."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from torchparity import torchapi
+
+
+@dataclass(frozen=True)
+class Switch:
+    """A setting, the value that turns something off, and what that is."""
+
+    key: str
+    value: Any
+    what: str
+
+
+SWITCHES = (
+    Switch("inductor.cpp.simdlen", 1, "vectorised code"),
+    Switch("inductor.cpp.enable_loop_tail_vec", False, "vectorised loop tails"),
+    Switch("inductor.cpp.enable_tiling_heuristics", False, "the choice of tiles"),
+    Switch("inductor.cpp.threads", 1, "parallel loops"),
+    Switch("inductor.cpp.weight_prepack", False, "packed weights"),
+    Switch("inductor.cpp.enable_floating_point_contract_flag", "off", "fused multiply and add"),
+    Switch("inductor.cpp.enable_unsafe_math_opt_flag", False, "unsafe floating-point rewriting"),
+    Switch("inductor.max_fusion_size", 1, "fusion of operations into one kernel"),
+    Switch("inductor.epilogue_fusion", False, "fusion after matrix products"),
+    Switch("inductor.prologue_fusion", False, "fusion before matrix products"),
+    Switch("inductor.loop_ordering_after_fusion", False, "reordering of loops"),
+    Switch("inductor.reorder_for_locality", False, "reordering of operations"),
+    Switch("inductor.split_reductions", False, "split reductions"),
+    Switch("inductor.inplace_buffers", False, "buffers written in place"),
+    Switch("inductor.allow_buffer_reuse", False, "reuse of buffers"),
+    Switch("inductor.layout_optimization", False, "changed memory layouts"),
+    Switch("inductor.comprehensive_padding", False, "padded strides"),
+    Switch("inductor.constant_and_index_propagation", False, "propagation of constants and indices"),
+    Switch("inductor.emulate_precision_casts", True, "higher precision inside kernels"),
+    Switch("inductor.fallback_random", True, "random numbers of its own"),
+    Switch("inductor.triton.cudagraphs", False, "CUDA graphs"),
+    Switch("inductor.triton.persistent_reductions", False, "persistent reductions"),
+    Switch("inductor.freezing", False, "frozen weights"),
+    Switch("functorch.cse", False, "common subexpressions"),
+)
+
+
+def usable(config: dict[str, Any]) -> Iterator[Switch]:
+    """Yield the switches that this torch knows, and that would change something."""
+    for switch in SWITCHES:
+        area, name = switch.key.split(".", 1)
+        current: Any = torchapi.config_module(area)
+        for part in name.split("."):
+            current = getattr(current, part, MISSING)
+        current = config.get(switch.key, current)
+        if current is not MISSING and current != switch.value:
+            yield switch
+
+
+MISSING = object()

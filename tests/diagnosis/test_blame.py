@@ -1,0 +1,135 @@
+"""Blame: the ladder and the halving on backends without a code generator, then real inductor, wrong at one stage."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import torchparity
+from torchparity.diagnosis.blame import Inquiry, operator_of
+from torchparity.diagnosis.switches import SWITCHES, usable
+from torchparity.execute.pool import Pool
+from torchparity.faults.stages import wrong_stage
+from torchparity.records import Status, Trial
+
+
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.norm, self.linear = torch.nn.LayerNorm(64), torch.nn.Linear(64, 64)
+
+    def forward(self, x):
+        y = torch.relu(self.linear(self.norm(x)))
+        return torch.softmax(torch.tanh(torch.nn.functional.gelu(y + x)), -1)
+
+
+@pytest.fixture(scope="module")
+def pool():
+    with Pool(workers=1) as workers:
+        yield workers
+
+
+def case_of(backend):
+    torch.manual_seed(0)
+    return torchparity.capture(Net(), (torch.randn(8, 64),), backend=backend)[0]
+
+
+def inquiry(failing="value"):
+    made = Inquiry.__new__(Inquiry)
+    made.trials = []
+    made.failing = Trial(change="as it is", status=Status.DIFFERS, kind=failing)
+    return made
+
+
+@pytest.mark.parametrize("guilty", [0, 1, 13, 30, 31])
+def test_one_of_many_is_found_in_about_log_runs(guilty):
+    asked = []
+
+    def attempt(chosen):
+        asked.append(chosen)
+        right = guilty in chosen
+        return Trial(change="", status=Status.SAME if right else Status.DIFFERS, kind="" if right else "value")
+
+    found = inquiry().one_of(list(range(32)), attempt)
+    assert found is not None
+    assert found[0] == [guilty]
+    assert found[1].status is Status.SAME
+    assert len(asked) <= 7
+
+
+def test_two_that_are_needed_together_are_found_together():
+    def attempt(chosen):
+        right = {3, 12} <= set(chosen)
+        return Trial(change="", status=Status.SAME if right else Status.DIFFERS, kind="" if right else "value")
+
+    found = inquiry().one_of(list(range(16)), attempt)
+    assert found is not None
+    assert sorted(found[0]) == [3, 12]
+
+
+def test_a_change_that_breaks_the_compiler_tells_nothing():
+    def attempt(chosen):
+        if len(chosen) > 2:
+            return Trial(change="", status=Status.DIFFERS, kind="raises")
+        right = 5 in chosen
+        return Trial(change="", status=Status.SAME if right else Status.DIFFERS, kind="" if right else "value")
+
+    found = inquiry().one_of(list(range(8)), attempt)
+    assert found is not None
+    assert found[0] == [5]
+
+
+def test_nobody_is_blamed_where_nothing_helps():
+    found = inquiry().one_of([1, 2, 3], lambda chosen: Trial(change="", status=Status.DIFFERS, kind="value"))
+    assert found is None
+
+
+def test_every_switch_is_known_to_this_torch_or_left_out():
+    known = {switch.key for switch in usable({})}
+    assert "inductor.cpp.simdlen" in known
+    assert len(known) >= 12
+    assert "inductor.cpp.simdlen" not in {switch.key for switch in usable({"inductor.cpp.simdlen": 1})}
+    assert len({switch.key for switch in SWITCHES}) == len(SWITCHES)
+
+
+def test_an_operator_is_named_as_torch_names_it():
+    assert operator_of(("decomposition", "<OpOverload(op='aten.gelu', overload='default')>", 0)) == "aten.gelu.default"
+
+
+def test_a_backend_of_ones_own_is_blamed_with_the_operation(pool):
+    found = torchparity.blame(case_of(torchparity.faults.plant("wrong_gelu")), pool=pool)
+    assert (found.stage, found.part) == ("backend", "gelu")
+    assert found.passing is not None
+    assert found.passing.status is Status.SAME
+    assert found.queries <= 15
+
+
+def test_a_case_that_does_not_fail_is_refused(pool):
+    with pytest.raises(torchparity.UsageError, match="does not fail here"):
+        torchparity.blame(case_of("aot_eager"), pool=pool)
+
+
+STAGES = [
+    ("decomposition", "gelu", "decomposition", "aten.gelu.default"),
+    ("pre_grad", "relu", "pre_grad_passes", "pre_grad_custom_pass"),
+    ("joint", "relu", "joint_graph_passes", "joint_custom_post_pass"),
+    ("post_grad", "relu", "post_grad_passes", "post_grad_custom_pre_pass"),
+    ("lowering", "tanh", "lowerings", "tanh"),
+    ("codegen", "tanh", "codegen", "tanh"),
+]
+
+
+@pytest.mark.parametrize(
+    ("planted", "operation", "stage", "part"),
+    [pytest.param(*entry, marks=[] if entry[0] == "joint" else [pytest.mark.slow], id=entry[0]) for entry in STAGES],
+)
+def test_a_fault_at_a_stage_of_inductor_is_blamed_on_it(pool, planted, operation, stage, part):
+    found = torchparity.blame(case_of(wrong_stage(planted, operation)), pool=pool)
+    assert (found.stage, found.part) == (stage, part)
+    assert found.queries <= 15
+    assert found.failing is not None
+    assert found.failing.status is Status.DIFFERS
+    assert found.passing is not None
+    assert found.passing.status is Status.SAME
+    if planted == "codegen":
+        assert found.switch == {"inductor.cpp.simdlen": 1}

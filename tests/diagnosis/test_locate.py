@@ -1,0 +1,168 @@
+"""Locate on planted faults, without a code generator: the taps, the introduced error, fusion, gradients, errors."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+
+import pytest
+import torch
+
+import torchparity
+from torchparity.diagnosis.taps import opened, rounding_inputs, tap
+from torchparity.execute.pool import Pool
+from torchparity.repro.bundle import write_bundle
+
+BACKENDS = '''
+import torch
+from functorch.compile import make_boxed_func
+from torch._dynamo.backends.common import aot_autograd
+
+
+def calls(graph_module, name):
+    return [node for node in graph_module.graph.nodes if name in str(node.target) and node.op == "call_function"]
+
+
+def scaled(graph_module, node, factor):
+    users = list(node.users)
+    with graph_module.graph.inserting_after(node):
+        wrong = graph_module.graph.call_function(torch.ops.aten.mul.Tensor, (node, factor))
+    for user in users:
+        user.replace_input_with(node, wrong)
+    graph_module.recompile()
+
+
+def fused_only(graph_module, inputs):
+    """Wrong in `sin` only where neither it nor what uses it is an output."""
+    outputs = set(graph_module.graph.output_node().all_input_nodes)
+    for node in calls(graph_module, "aten.sin."):
+        if not ({node, *node.users} & outputs):
+            scaled(graph_module, node, 1.5)
+    return make_boxed_func(graph_module.forward)
+
+
+def refuses(graph_module, inputs):
+    if calls(graph_module, "aten.cos."):
+        raise NotImplementedError("no cosine here")
+    return make_boxed_func(graph_module.forward)
+
+
+def wrong_gradient(graph_module, inputs):
+    for node in calls(graph_module, "aten.tanh_backward"):
+        scaled(graph_module, node, 1.25)
+    return make_boxed_func(graph_module.forward)
+
+
+def right(graph_module, inputs):
+    return make_boxed_func(graph_module.forward)
+
+
+hiding = aot_autograd(fw_compiler=fused_only)
+refusing = aot_autograd(fw_compiler=refuses)
+backwards = aot_autograd(fw_compiler=right, bw_compiler=wrong_gradient)
+def hides(graph_module, inputs, **options): return hiding(graph_module, inputs)
+def refuses_cosine(graph_module, inputs, **options): return refusing(graph_module, inputs)
+def wrong_backwards(graph_module, inputs, **options): return backwards(graph_module, inputs)
+'''
+
+
+class Chain(torch.nn.Module):
+    def forward(self, x):
+        x = torch.exp(-x.abs())
+        x = torch.sin(x) + 1.0
+        x = torch.tanh(x) * 2.0
+        x = torch.cos(x)
+        return torch.sqrt(x.abs() + 0.5)
+
+
+@pytest.fixture(scope="module")
+def pool():
+    with Pool(workers=1, compilers=False) as workers:
+        yield workers
+
+
+@pytest.fixture(scope="module")
+def backends(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("backends")
+    (folder / "wrong_backends.py").write_text(BACKENDS)
+    sys.path.insert(0, str(folder))
+    import wrong_backends
+
+    yield wrong_backends
+    sys.path.remove(str(folder))
+    del sys.modules["wrong_backends"]
+
+
+def case_of(backend, level="aot", **options):
+    torch.manual_seed(0)
+    cases = torchparity.capture(Chain(), (torch.randn(6, 5),), backend=backend, **options)
+    return next(case for case in cases if case.level == level)
+
+
+def test_the_planted_operation_is_named_in_one_compilation(pool):
+    backend = torchparity.faults.plant("scale_percent", site=5)
+    found = torchparity.locate(case_of(backend), pool=pool)
+    assert found.compiles == 1
+    assert found.how == "introduced"
+    assert found.culprit is not None
+    wrong = [node for node in found.nodes if node.introduced_kind]
+    assert wrong == [found.culprit]
+    assert found.culprit.line.endswith(("torch.tanh(x) * 2.0", "torch.cos(x)", "torch.sin(x) + 1.0"))
+    behind = [node for node in found.nodes if node.place > found.culprit.place]
+    assert behind
+    assert all(node.propagated_kind and not node.introduced_kind for node in behind)
+    before = [node for node in found.nodes if node.place < found.culprit.place]
+    assert not any(node.propagated_kind or node.introduced_kind for node in before)
+
+
+def test_a_failure_that_needs_fusion_is_said_to(pool, backends):
+    found = torchparity.locate(case_of(backends.hides), pool=pool)
+    assert found.how == "fusion"
+    assert {node.operation for node in found.fusion} >= {"sin"}
+    assert found.culprit is not None
+    assert found.culprit.place >= min(node.place for node in found.fusion)
+
+
+def test_an_operation_that_the_compiler_refuses_is_found_by_halves(pool, backends):
+    found = torchparity.locate(case_of(backends.refuses_cosine), pool=pool)
+    assert found.how == "raises"
+    assert found.culprit is not None
+    assert found.culprit.operation == "cos"
+    assert found.compiles <= 6
+
+
+def test_a_wrong_gradient_is_found_among_operations_by_themselves(pool, backends):
+    case = case_of(backends.wrong_backwards, level="dynamo", backward=True)
+    found = torchparity.locate(case, pool=pool)
+    assert found.how == "gradient"
+    assert found.culprit is not None
+    assert found.culprit.operation == "tanh"
+
+
+def test_a_case_that_does_not_fail_is_refused(pool):
+    with pytest.raises(torchparity.UsageError, match="does not fail here: same"):
+        torchparity.locate(case_of("aot_eager"), pool=pool)
+
+
+def test_what_is_written_to_later_is_tapped_as_it_was(tmp_path):
+    def model(x):
+        y = x + 1
+        z = y.exp()
+        y.mul_(3.0)
+        return z + y
+
+    (case, *_) = torchparity.capture(model, (torch.randn(4),), backend="eager")
+    introduced = {}
+    verdict = tap(write_bundle(case, tmp_path / "case"), [], introduced, lambda event: None)
+    assert verdict.status is torchparity.Status.SAME
+    assert {entry["status"] for entry in introduced.values()} == {"same"}
+
+
+def test_inputs_with_strides_of_their_own_are_not_rounded():
+    (case, *_) = torchparity.capture(lambda x: x.exp(), (torch.randn(4, 6)[:, ::2],), backend="eager")
+    extractor, _, _ = opened(replace(case))
+    apart = extractor.apart(extractor.compute)
+    before = len(apart.part.graph_module.graph.nodes)
+    after = rounding_inputs(apart.part.graph_module, apart.part.inputs)
+    assert len(after.graph.nodes) in (before, before + 1)
+    assert torch.equal(after(*apart.part.inputs)[0], apart.part.inputs[0].exp())
