@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test test-all lint types check bench-oracle bench-cases bench-minify clean
+.PHONY: demo test test-all lint types check bench-oracle bench-cases bench-minify bench-diagnosis clean
 
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -38,6 +38,9 @@ bench-cases: $(STAMP)  ## what cases cost, as ratios
 
 bench-minify: $(STAMP)  ## ours and the stock minifier on the same failures, in one run
 	$(BIN)/python -m benchmarks.minify
+
+bench-diagnosis: $(STAMP)  ## locate and blame on planted faults and real bugs
+	$(BIN)/python -m benchmarks.diagnosis
 
 clean:
 	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache
