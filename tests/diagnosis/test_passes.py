@@ -8,7 +8,8 @@ from torch.fx import GraphModule
 
 import torchparity
 from torchparity import Status
-from torchparity.torchapi import custom_pass, patched_config
+from torchparity.torchapi import patched_config
+from torchparity.torchapi.inductor import custom_pass
 
 
 class Net(torch.nn.Module):

@@ -224,7 +224,9 @@ def test_hostile_text_is_shown_and_not_obeyed():
 
 def test_a_name_that_torch_lacks_is_a_note(monkeypatch):
     missing = ("torch._dynamo.symbolic_convert.InstructionTranslatorBase.no_such_step", None, None)
-    monkeypatch.setattr(torchapi, "WATCHED", (*torchapi.WATCHED[:2], missing, *torchapi.WATCHED[3:]))
+    monkeypatch.setattr(
+        torchapi.dynamo, "WATCHED", (*torchapi.dynamo.WATCHED[:2], missing, *torchapi.dynamo.WATCHED[3:])
+    )
     story = torchparity.explain(torch.nn.Linear(4, 4), (torch.randn(2, 4),), backend="eager")
     assert story.exit_code == 0
     assert len(story.subgraphs) == 1
@@ -236,8 +238,10 @@ def test_what_goes_wrong_in_the_telling_does_not_reach_the_compiler(monkeypatch)
     def wrong(*facts):
         raise ValueError("deaf")
 
-    watched = [(path, wrong if before else None, wrong if after else None) for path, before, after in torchapi.WATCHED]
-    monkeypatch.setattr(torchapi, "WATCHED", tuple(watched))
+    watched = [
+        (path, wrong if before else None, wrong if after else None) for path, before, after in torchapi.dynamo.WATCHED
+    ]
+    monkeypatch.setattr(torchapi.dynamo, "WATCHED", tuple(watched))
     story = torchparity.explain(torch.nn.Linear(4, 4), (torch.randn(2, 4),), backend="eager")
     assert story.exit_code == 0
     assert any(note.endswith("is not told: ValueError: deaf") for note in story.notes)
@@ -263,11 +267,11 @@ def test_watching_does_not_change_what_is_compiled(tmp_path):
 
 
 def test_watching_leaves_nothing_behind():
-    before = [torchapi.lookup(path) for path, _, _ in torchapi.WATCHED]
-    handler = torchapi.lookup(torchapi.BACKWARD_EVENTS)
+    before = [torchapi.lookup(path) for path, _, _ in torchapi.dynamo.WATCHED]
+    handler = torchapi.lookup(torchapi.dynamo.BACKWARD_EVENTS)
     callbacks = len(handler.start_callbacks), len(handler.end_callbacks)
     torchparity.explain(torch.sin, (torch.randn(3),), backend="eager")
-    assert [torchapi.lookup(path) for path, _, _ in torchapi.WATCHED] == before
+    assert [torchapi.lookup(path) for path, _, _ in torchapi.dynamo.WATCHED] == before
     assert (len(handler.start_callbacks), len(handler.end_callbacks)) == callbacks
 
 

@@ -137,7 +137,7 @@ class Inquiry:
         """AOTAutograd: an operator that it takes apart while it traces, or what it does besides."""
         backend = "aot_eager" if self.case.recipe.backend != "eager" else "eager"
         culprit = self.one_of(
-            torchapi.traced_apart(),
+            torchapi.inductor.traced_apart(),
             lambda names: self.attempt(f"{shown(names)} not taken apart", whole=names, backend=backend)[0],
         )
         if culprit is None:

@@ -192,9 +192,9 @@ class PassWatch:
         settings = {"functorch.enable_autograd_cache": False, "inductor.fx_graph_cache": False}
         with (
             torchapi.patched_config(settings),
-            torchapi.watched_passes(self._hear_pass),
-            torchapi.watched_graphs(self._hear_graph),
-            torchapi.watched_code(self._hear_code),
+            torchapi.inductor.watched_passes(self._hear_pass),
+            torchapi.inductor.watched_graphs(self._hear_graph),
+            torchapi.inductor.watched_code(self._hear_code),
         ):
             yield self
 

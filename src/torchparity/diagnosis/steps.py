@@ -46,8 +46,12 @@ def trial_job(payload: dict[str, Any], announce: Announce) -> dict[str, Any]:
     met = Written(Path(payload["steps"]))
 
     def judge(tell: ProgressCallback) -> Verdict:
-        graphs = torchapi.graphs_run_eagerly() if payload.get("interpret") else contextlib.nullcontext()
-        with torchapi.watched_steps(disabled, met), torchapi.traced_whole(payload.get("whole", ())), graphs:
+        graphs = torchapi.inductor.graphs_run_eagerly() if payload.get("interpret") else contextlib.nullcontext()
+        with (
+            torchapi.inductor.watched_steps(disabled, met),
+            torchapi.inductor.traced_whole(payload.get("whole", ())),
+            graphs,
+        ):
             return judge_case(replace(case, recipe=recipe), path=folder, progress=tell)
 
     return answer(judge, announce)

@@ -50,14 +50,14 @@ class WrongStage:
     def __call__(self, graph_module: GraphModule, inputs: list[Any], **options: Any) -> Callable[..., Any]:
         """Compile as torch.compile asks a backend to."""
         with self.planted(), torchapi.patched_config({"functorch.enable_autograd_cache": False}):
-            return torchapi.inductor_compile(graph_module, inputs, self.decompositions())
+            return torchapi.inductor.inductor_compile(graph_module, inputs, self.decompositions())
 
     def decompositions(self) -> dict[Any, Callable[..., Any]] | None:
         """Return inductor's table with one wrong entry, where the decomposition is what is wrong."""
         if self.stage != "decomposition":
             return None
-        table = dict(torchapi.inductor_decompositions())
-        for target in [target for target in table if torchapi.plain_name(target) == self.operation]:
+        table = dict(torchapi.inductor.inductor_decompositions())
+        for target in [target for target in table if torchapi.inductor.plain_name(target) == self.operation]:
             table[target] = self._scaled(table[target])
         return table
 
@@ -76,13 +76,15 @@ class WrongStage:
     def planted(self) -> Iterator[None]:
         """Hold the fault while a graph is compiled."""
         if self.stage in SETTINGS:
-            with torchapi.patched_config({f"inductor.{SETTINGS[self.stage]}": torchapi.custom_pass(self._edit)}):
+            with torchapi.patched_config(
+                {f"inductor.{SETTINGS[self.stage]}": torchapi.inductor.custom_pass(self._edit)}
+            ):
                 yield
         elif self.stage == "lowering":
-            with torchapi.replaced_lowering(self.operation, self.site, 1.0 + self.size):
+            with torchapi.inductor.replaced_lowering(self.operation, self.site, 1.0 + self.size):
                 yield
         elif self.stage == "codegen":
-            with torchapi.replaced_vector_code(self.operation, 1.0 + self.size):
+            with torchapi.inductor.replaced_vector_code(self.operation, 1.0 + self.size):
                 yield
         else:
             yield
@@ -90,7 +92,7 @@ class WrongStage:
     def _edit(self, graph: Graph) -> None:
         multiply = torch.mul if self.stage == "pre_grad" else torch.ops.aten.mul.Tensor
         calls = [node for node in graph.nodes if node.op in ("call_function", "call_method")]
-        uses = [node for node in calls if torchapi.plain_name(node.target) == self.operation]
+        uses = [node for node in calls if torchapi.inductor.plain_name(node.target) == self.operation]
         for place, node in enumerate(uses):
             if self.site is None or place == self.site:
                 users = list(node.users)

@@ -72,7 +72,7 @@ def tell_story(subject: Subject, plan: Plan, recipe: Recipe, *, progress: Progre
                 return compiled(*args, **kwargs)
 
             teller.began = time.perf_counter()
-            with torchapi.watching_dynamo(teller):
+            with torchapi.dynamo.watching_dynamo(teller):
                 ending = runner.run(call, lambda leaf: None)
             teller.call_ended()
     finally:
@@ -271,7 +271,7 @@ class Teller:
             inner = torchapi.inner_failure(error)
             kind = "" if inner is error else f"{type(inner).__name__}: "
             frame.reason = kind + reason_of(str(inner))[0]
-            lines = torchapi.failure_lines(error)
+            lines = torchapi.dynamo.failure_lines(error)
             frame.refused_at = innermost(lines) if lines else None
         elif frame.met is not None:
             frame.reason, frame.refused_at = frame.met.reason, frame.met.place
@@ -297,11 +297,11 @@ class Teller:
         """One instruction is about to be traced."""
         self._open[-1].stack[-1].steps += 1
 
-    def break_met(self, reason: str, lines: list[torchapi.Line]) -> None:
+    def break_met(self, reason: str, lines: list[torchapi.dynamo.Line]) -> None:
         """Dynamo has met what it cannot trace, and will begin again or give the function up."""
         self._open[-1].met = break_of(reason, lines)
 
-    def graph_ended(self, reason: str, lines: list[torchapi.Line], is_break: bool) -> None:
+    def graph_ended(self, reason: str, lines: list[torchapi.dynamo.Line], is_break: bool) -> None:
         """A graph is complete, because the function returned or because it broke."""
         frame = self._open[-1]
         if not is_break:
@@ -367,7 +367,7 @@ def is_library(file: str) -> bool:
     return path.is_relative_to(PYTHON_FOLDER) and not any(part in PACKAGES for part in path.parts)
 
 
-def innermost(lines: list[torchapi.Line]) -> Place:
+def innermost(lines: list[torchapi.dynamo.Line]) -> Place:
     """Return the innermost line of a stack that is not torch's or Python's own."""
     own = [line for line in lines if not is_library(line[0])]
     if not own and not lines:
@@ -376,7 +376,7 @@ def innermost(lines: list[torchapi.Line]) -> Place:
     return Place(file=file, line=number, function=function_name(function)[0], source=source.strip())
 
 
-def break_of(reason: str, lines: list[torchapi.Line]) -> Break:
+def break_of(reason: str, lines: list[torchapi.dynamo.Line]) -> Break:
     """Return a break as a record."""
     short, explanation = reason_of(reason)
     return Break(reason=short, explanation=explanation, place=innermost(lines))
