@@ -3,6 +3,7 @@
 locate    a wrong operation in a transformer's forward and backward graph of 300 nodes, compiled by inductor: is it the
           one that is named, and in how many compilations; stock `analyze` on the first of each beside it
 blame     a fault at every stage of the compiler: which stage and which part of it is named, in how many runs
+passes    clean inductor over the models of the oracle's benchmark: does any pass seem to change the numbers?
 bugs      real bugs of the installed PyTorch, each operation by itself: the stage, beside what its thread or source says
 """
 
@@ -10,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import functools
+import itertools
 import os
 import random
 import subprocess
@@ -31,6 +33,7 @@ from torch import nn
 import torchparity
 from benchmarks.bugs import BUGS
 from benchmarks.minify import Transformer, stock_script
+from benchmarks.models import MODELS, make
 from torchparity.diagnosis.taps import opened
 from torchparity.errors import ParityError
 from torchparity.execute.pool import Pool
@@ -221,10 +224,37 @@ def bench_bugs(console: Console, names: list[str]) -> None:
     console.print(f"{right} of {len(chosen)} stages agree")
 
 
+def bench_passes(console: Console) -> None:
+    table = Table("model", "dtype", "mode", "passes", "changed a graph", "wrong", "not judged", "seconds")
+    alarms = 0
+    for name in MODELS:
+        for dtype, train in itertools.product((torch.float32, torch.bfloat16), (False, True)):
+            model, inputs = make(name, dtype)
+            report = torchparity.check_passes(model, inputs, train=train)
+            counts = Counter(entry.status for entry in report.passes)
+            alarms += counts[torchparity.Status.DIFFERS]
+            row = [
+                name,
+                str(dtype).removeprefix("torch."),
+                "train" if train else "eval",
+                str(len(report.passes)),
+                str(sum(entry.changed for entry in report.passes)),
+                str(counts[torchparity.Status.DIFFERS]),
+                str(counts[torchparity.Status.UNKNOWN]),
+                f"{report.seconds:.0f}",
+            ]
+            table.add_row(*row)
+            first = f": {report.first.name}, {report.first.why}" if report.first is not None else ""
+            unknown = {f"{entry.name}: {entry.why}" for entry in report.passes if entry.status.value == "unknown"}
+            print(" | ".join(row) + first, *sorted(unknown)[:2], file=sys.stderr, flush=True)
+    console.print(table)
+    console.print(f"{alarms} false alarms")
+
+
 def main() -> None:
     """Run what was asked for."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", nargs="*", default=["locate", "blame", "bugs"])
+    parser.add_argument("what", nargs="*", default=["locate", "blame", "passes", "bugs"])
     parser.add_argument("--count", type=int, default=20, help="planted faults in each graph")
     parser.add_argument("--direction", choices=["forward", "backward"], help="only this graph")
     parser.add_argument("--bug", action="append", default=[])
@@ -240,6 +270,8 @@ def main() -> None:
         bench_locate(console, options.count, blocks, jobs=options.jobs, stock=not options.no_stock)
     if "blame" in options.what:
         bench_blame(console)
+    if "passes" in options.what:
+        bench_passes(console)
     if "bugs" in options.what:
         bench_bugs(console, options.bug)
 
