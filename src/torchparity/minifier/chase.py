@@ -193,10 +193,10 @@ class Chase:
         number = self.queries
         self.log.write("asked", query=number, key=key, operations=part.compute_nodes, stage=self.stage)
         path = write_bundle(case, self.folder / f"{number:05d}")
-        self._asked[key] = self._executor.submit(self._judge, part, key, number, path)
+        self._asked[key] = self._executor.submit(self._judge, part, key, number, path, self.stage)
         return self._asked[key]
 
-    def _judge(self, part: Part, key: str, number: int, path: Path) -> Answer:
+    def _judge(self, part: Part, key: str, number: int, path: Path, stage: str) -> Answer:
         """Wait for an answer in a thread of its own, and write it down before anybody acts on it."""
         try:
             answer = self.judge(path)
@@ -217,7 +217,7 @@ class Chase:
                     best=self.best.compute_nodes if self.best is not None else self.case.compute_nodes,
                     seconds=time.monotonic() - self.began,
                     left=self.left,
-                    stage=self.stage,
+                    stage=stage,
                 )
             )
         return answer
