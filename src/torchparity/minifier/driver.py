@@ -136,7 +136,6 @@ def run_job(
     """Chase the failure, and hand over what was found, however far that was."""
     began = time.monotonic()
     width = workers or (job.pool.workers if job.pool is not None else default_workers())
-    interrupted = complete = False
     with judging(job, width) as (judge, pool):
         chase = Chase(
             case,
@@ -148,30 +147,43 @@ def run_job(
             listen=listen,
             looks_inside=job.check is None,
         )
-        gate = Gate(chase)
         try:
             chase.start(answer_of(job.verdict) if job.verdict is not None else None)
-            reduce_part(gate, chase.extractor, functools.partial(suspects, chase))
-            if chase.astray():
-                gate = Gate(chase)
-                reduce_part(gate, chase.extractor, functools.partial(suspects, chase))
-            complete = True
-        except (BudgetSpent, KeyboardInterrupt) as stopped:
-            if gate.best is None:
-                raise
-            interrupted = isinstance(stopped, KeyboardInterrupt)
+            gate, complete, interrupted = searched(chase)
+            hand_over = functools.partial(
+                handed_over,
+                chase,
+                folder=folder,
+                check=job.check is not None,
+                probes=pool.probes if pool is not None else None,
+            )
+            result = hand_over(gate, interrupted=interrupted)
+            if complete and chase.astray():
+                gate, complete, interrupted = searched(chase)
+                result = hand_over(gate, interrupted=interrupted)
         finally:
             chase.close()
-        probes = pool.probes if pool is not None else None
-        result = handed_over(chase, gate, folder, check=job.check is not None, interrupted=interrupted, probes=probes)
     chase.end()
     log.write("ended", complete=complete, reproduced=list(result.reproduced))
     shutil.rmtree(folder / "queries", ignore_errors=True)
     return replace(result, complete=complete, seconds=time.monotonic() - began)
 
 
+def searched(chase: Chase) -> tuple[Gate, bool, bool]:
+    """Reduce as far as it goes; tell whether that was to the end, and whether the user stopped it."""
+    gate = Gate(chase)
+    try:
+        reduce_part(gate, chase.extractor, functools.partial(suspects, chase))
+    except (BudgetSpent, KeyboardInterrupt) as stopped:
+        if gate.best is None:
+            raise
+        chase.close()
+        return gate, False, isinstance(stopped, KeyboardInterrupt)
+    return gate, True, False
+
+
 def handed_over(
-    chase: Chase, gate: Gate, folder: Path, *, check: bool, interrupted: bool, probes: Path | None
+    chase: Chase, gate: Gate, *, folder: Path, check: bool, interrupted: bool, probes: Path | None
 ) -> Minified:
     """Write what was found: the case with its failure, the script, the nearest case that passes, the other failures."""
     signature = chase.signature
