@@ -7,7 +7,7 @@ import math
 import pytest
 
 from torchparity.execute.wire import pack, unpack, verdict_from
-from torchparity.records import Failure, Kind, LeafReport, Mismatch, RunRecord, Status, Verdict
+from torchparity.records import Failure, Histogram, Kind, LeafReport, Mismatch, RunRecord, Status, Verdict
 
 MISMATCHES = tuple(
     Mismatch(kind=kind, detail=f"detail of {kind.value}", where=where, expected="1", actual="2")
@@ -32,6 +32,7 @@ LEAF = LeafReport(
     has_reference=True,
     mismatches=MISMATCHES,
     note="kink",
+    histogram=Histogram(first=-3, eager=(1, 2), candidate=(0, 3), exact=(4, 4)),
 )
 PLAIN = LeafReport(path="x", role="input", status=Status.SAME, dtype="int64", shape=())
 VERDICT = Verdict(

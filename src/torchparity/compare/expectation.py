@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from torchparity.compare.histogram import error_histogram
 from torchparity.compare.judgement import (
     FloatJudgement,
     Suspicion,
@@ -21,7 +22,7 @@ from torchparity.compare.judgement import (
 )
 from torchparity.compare.leaves import ATOMS, Leaf, parts_of
 from torchparity.compare.statistics import ExactBaseline, FloatBaseline
-from torchparity.records import IDENTICAL, UNCHANGED, Kind, LeafReport, Mismatch, Status
+from torchparity.records import IDENTICAL, UNCHANGED, Histogram, Kind, LeafReport, Mismatch, Status
 
 # Roles whose strides and aliasing a user of the model can see.
 LAYOUT_ROLES = ("output",)
@@ -100,6 +101,7 @@ class Expectation:
         if not self.leaf.changed and not candidate.changed:
             return replace(self._report(mismatches), note=UNCHANGED)
         judgements: list[tuple[str, FloatJudgement]] = []
+        spreads: dict[str, Histogram | None] = {}
         wrong = 0
         where: tuple[int, ...] | None = None
         baselines = self.parts
@@ -113,6 +115,7 @@ class Expectation:
             if isinstance(baseline, FloatBaseline):
                 judgement = judge_float(baseline, part, tolerance)
                 judgements.append((suffix, judgement))
+                spreads[suffix] = error_histogram(baseline, part)
                 mismatches += float_mismatches(baseline, part, judgement, tolerance)
             else:
                 wrong, position = judge_exact(baseline, part)
@@ -123,7 +126,7 @@ class Expectation:
             words = {True: "written to", False: "left as it was"}
             expected_word, actual_word = words[self.leaf.changed], words[candidate.changed]
             mismatches.append(fact(Kind.MUTATION, "mutation", expected_word, actual_word))
-        return self._report(mismatches, judgements, wrong, where)
+        return self._report(mismatches, judgements, wrong, where, spreads)
 
     def _report(
         self,
@@ -131,6 +134,7 @@ class Expectation:
         judgements: Iterable[tuple[str, FloatJudgement]] = (),
         wrong: int = 0,
         where: tuple[int, ...] | None = None,
+        spreads: Mapping[str, Histogram | None] | None = None,
     ) -> LeafReport:
         value = self.leaf.value
         dtype = str(value.dtype) if isinstance(value, torch.Tensor) else type(value).__name__
@@ -149,6 +153,7 @@ class Expectation:
                 "eager_rms_error": worst.eager_rms_error,
                 "candidate_rms_error": worst.candidate_rms_error,
                 "has_reference": isinstance(baseline, FloatBaseline) and baseline.has_reference,
+                "histogram": (spreads or {}).get(suffix),
             }
             wrong = sum(judgement.wrong_elements for _, judgement in ranked)
             where = unravel(worst.position, baseline.shape if baseline else shape)

@@ -250,7 +250,7 @@ class Suspicion:
             row, column = wrong.nonzero(as_tuple=True)
             found.append((row + rows.start) * baseline.layout.columns + column + columns.start)
         self.indices = torch.cat(found) if found else torch.empty(0, dtype=torch.long)
-        self.distance = self._distance(candidate)
+        self.distance = baseline.distance(candidate, self.indices)
         self.envelope = torch.zeros_like(self.distance)
 
     def _units(self) -> torch.Tensor:
@@ -261,20 +261,9 @@ class Suspicion:
             units[rows, columns] = self.tolerance.allowance(baseline, rows, columns)
         return units.reshape(-1)[self.indices].double()
 
-    def _distance(self, sample: torch.Tensor) -> torch.Tensor:
-        baseline = self.baseline
-        values = matrix(sample, baseline.layout).reshape(-1)[self.indices].double()
-        if baseline.truth is not None:
-            truth = baseline.truth.reshape(-1)[self.indices]
-        else:
-            truth = baseline.eager.reshape(-1)[self.indices].double()
-            if baseline.correction is not None:
-                truth = truth + baseline.correction.reshape(-1)[self.indices].double()
-        return torch.nan_to_num_((values - truth).abs_(), nan=math.inf)
-
     def add(self, sample: torch.Tensor) -> None:
         """Follow the suspicious elements through one amplified run."""
-        distance = self._distance(sample)
+        distance = self.baseline.distance(sample, self.indices)
         finite = torch.where(distance < torch.finfo(distance.dtype).max, distance, 0.0)
         self.envelope = torch.maximum(self.envelope, finite)
 

@@ -218,6 +218,17 @@ class FloatBaseline:
         difference = (values.double() - self.truth[rows, columns]).to(self.work)
         return torch.nan_to_num_(difference, nan=0.0, posinf=0.0, neginf=0.0)
 
+    def distance(self, sample: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
+        """How far a sample lies from the truth at some places of the flat leaf; the largest number where not finite."""
+        values = matrix(sample, self.layout).reshape(-1)[places].double()
+        if self.truth is not None:
+            truth = self.truth.reshape(-1)[places]
+        else:
+            truth = self.eager.reshape(-1)[places].double()
+            if self.correction is not None:
+                truth = truth + self.correction.reshape(-1)[places].double()
+        return torch.nan_to_num_((values - truth).abs_(), nan=torch.finfo(torch.float64).max)
+
     def add(self, sample: torch.Tensor, *, amplitude: float = 1.0) -> None:
         """Count one run of the model whose operations were perturbed by `amplitude` roundings."""
         values = matrix(sample, self.layout)

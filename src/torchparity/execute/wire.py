@@ -8,7 +8,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from torchparity.records import Failure, Kind, LeafReport, Mismatch, RunRecord, Status, Verdict
+from torchparity.records import Failure, Histogram, Kind, LeafReport, Mismatch, RunRecord, Status, Verdict
 
 NUMBERS = {"inf": math.inf, "-inf": -math.inf, "nan": math.nan}
 
@@ -64,8 +64,15 @@ def leaf_from(facts: dict[str, Any]) -> LeafReport:
         "shape": tuple(facts["shape"]),
         "where": place(facts["where"]),
         "mismatches": mismatches,
+        "histogram": histogram_from(facts["histogram"]) if facts.get("histogram") else None,
     }
     return LeafReport(**{**facts, **changed})
+
+
+def histogram_from(facts: dict[str, Any]) -> Histogram:
+    """Return the spread of one leaf's errors."""
+    lists = {name: tuple(facts[name]) for name in ("eager", "candidate", "exact")}
+    return Histogram(first=facts["first"], **lists)
 
 
 def place(index: list[int] | None) -> tuple[int, ...] | None:

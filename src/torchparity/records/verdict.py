@@ -1,0 +1,250 @@
+"""The verdict, and what it is made of."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, NoReturn
+
+SCHEMA_VERSION = 1
+# Notes that a leaf can carry.
+UNCHANGED = "unchanged"
+IDENTICAL = "identical"
+NOT_DETERMINISTIC = "not deterministic"
+OTHER_RANDOM = "other random numbers"
+KINK = "kink"
+# Roles of leaves that a rank computes by itself, whatever the ranks do to their gradients.
+OWN_ROLES = frozenset({"structure", "output", "loss"})
+
+
+class Status(enum.Enum):
+    """The three answers. There is no fourth, and none of them is true or false."""
+
+    SAME = "same"
+    DIFFERS = "differs"
+    UNKNOWN = "unknown"
+
+    def __bool__(self) -> NoReturn:
+        raise TypeError("a Status has no truth value: compare it, as in `verdict.status is Status.SAME`")
+
+
+class Kind(enum.Enum):
+    """What sort of difference it is. Ordered from the plainest to the subtlest."""
+
+    CRASHES = "crashes"
+    RAISES = "raises"
+    ACCEPTS_INVALID = "accepts_invalid"
+    STRUCTURE = "structure"
+    DTYPE = "dtype"
+    SHAPE = "shape"
+    DEVICE = "device"
+    LAYOUT = "layout"
+    STRIDE = "stride"
+    ALIAS = "alias"
+    REQUIRES_GRAD = "requires_grad"
+    MUTATION = "mutation"
+    NONFINITE = "nonfinite"
+    INTEGER = "integer"
+    OBJECT = "object"
+    VALUE = "value"
+    BIAS = "bias"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mismatch:
+    """One way in which a leaf of the candidate is not the leaf of the model."""
+
+    kind: Kind
+    detail: str
+    where: tuple[int, ...] | None = None
+    expected: str = ""
+    actual: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Histogram:
+    """How the errors of a leaf are spread: counts by powers of two, from `2**first` upwards.
+
+    `exact` are the elements without any error, of eager and of the candidate. Of a large leaf a sample is counted.
+    """
+
+    first: int
+    eager: tuple[int, ...]
+    candidate: tuple[int, ...]
+    exact: tuple[int, int] = (0, 0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LeafReport:
+    """The numbers of one leaf: an output, a gradient, a parameter, a buffer, an input, ...
+
+    Errors are measured against the float64 reference (against eager where there is none) at the
+    element with the worst score; `allowed` is what the noise allows there.
+    """
+
+    path: str
+    role: str
+    status: Status
+    dtype: str
+    shape: tuple[int, ...]
+    eager_error: float = 0.0
+    candidate_error: float = 0.0
+    allowed: float = 0.0
+    score: float = 0.0
+    aggregate_score: float = 0.0
+    eager_rms_error: float = 0.0
+    candidate_rms_error: float = 0.0
+    where: tuple[int, ...] | None = None
+    wrong_elements: int = 0
+    elements: int = 0
+    has_reference: bool = False
+    mismatches: tuple[Mismatch, ...] = ()
+    note: str = ""
+    histogram: Histogram | None = None
+
+    @property
+    def kind(self) -> str:
+        """The first mismatch's kind, or an empty string."""
+        return self.mismatches[0].kind.value if self.mismatches else ""
+
+    @property
+    def nearer_than_eager(self) -> bool:
+        """Whether the candidate is clearly nearer to the reference than eager is."""
+        return self.has_reference and self.candidate_rms_error < 0.75 * self.eager_rms_error
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunRecord:
+    """One execution of the model: what it was, how it ended, how long it took."""
+
+    name: str
+    ending: str
+    seconds: float
+    detail: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Failure:
+    """An exception that a run ended with, as facts (the exception itself keeps tensors alive)."""
+
+    type: str
+    message: str
+    stage: str
+    phase: str = ""
+    frame: str = ""
+    traceback: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verdict:
+    """The answer: does the candidate compute what the model computes?"""
+
+    status: Status
+    reasons: tuple[str, ...]
+    leaves: tuple[LeafReport, ...] = ()
+    runs: tuple[RunRecord, ...] = ()
+    recipe: Mapping[str, Any] = field(default_factory=dict)
+    environment: Mapping[str, Any] = field(default_factory=dict)
+    subject: str = ""
+    threshold: float = 0.0
+    failure: Failure | None = None
+    differs_in: tuple[int, int] | None = None
+    seconds: float = 0.0
+
+    def __bool__(self) -> NoReturn:
+        raise TypeError("a Verdict has no truth value: compare its status, as in `verdict.status is Status.SAME`")
+
+    @property
+    def kind(self) -> str:
+        """What sort of difference it is: the worst leaf's, or, where no leaf differs, that of the run as a whole."""
+        for leaf in self.leaves:
+            if leaf.status is Status.DIFFERS:
+                return leaf.kind
+        if self.failure is None or self.status is not Status.DIFFERS:
+            return ""
+        whole = (Kind.ACCEPTS_INVALID.value, Kind.CRASHES.value)
+        return self.failure.stage if self.failure.stage in whole else Kind.RAISES.value
+
+    @property
+    def worst(self) -> LeafReport | None:
+        """The leaf that stands first: the worst one."""
+        return self.leaves[0] if self.leaves else None
+
+    @property
+    def exit_code(self) -> int:
+        """0 same, 1 differs, 125 unknown (for `git bisect run`)."""
+        return {Status.SAME: 0, Status.DIFFERS: 1, Status.UNKNOWN: 125}[self.status]
+
+
+@dataclass(frozen=True, kw_only=True)
+class GraphDifference:
+    """The first place at which one rank's graph is not another rank's; `here` and `there` are how it reads on both.
+
+    Where there is no such graph on one of them, no node is named.
+    """
+
+    rank: int
+    against: int
+    graph: int
+    here: str
+    there: str
+    node: str = ""
+    source: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class JointVerdict:
+    """The verdicts of ranks that checked one model together, in their order.
+
+    `unaveraged` are those of a second look, with the gradients that each rank has before they are averaged.
+    """
+
+    verdicts: tuple[Verdict, ...]
+    unaveraged: tuple[Verdict, ...] = ()
+
+    def __bool__(self) -> NoReturn:
+        raise TypeError("a JointVerdict has no truth value: compare its status, as in `joint.status is Status.SAME`")
+
+    @property
+    def status(self) -> Status:
+        """DIFFERS where any rank differs, else UNKNOWN where any is unknown, else SAME."""
+        found = {verdict.status for verdict in self.verdicts}
+        return next(status for status in (Status.DIFFERS, Status.UNKNOWN, Status.SAME) if status in found)
+
+    @property
+    def guilty(self) -> tuple[int, ...]:
+        """The ranks that differ in what they compute by themselves, before anything is averaged over ranks."""
+        by_outputs = [rank for rank, verdict in enumerate(self.verdicts) if differs_by_itself(verdict)]
+        by_gradients = [rank for rank, verdict in enumerate(self.unaveraged) if verdict.status is Status.DIFFERS]
+        return tuple(by_outputs or by_gradients)
+
+    @property
+    def worst(self) -> int:
+        """The rank to look at first."""
+        alike = [rank for rank, verdict in enumerate(self.verdicts) if verdict.status is self.status]
+        return next((rank for rank in self.guilty if rank in alike), alike[0])
+
+    @property
+    def exit_code(self) -> int:
+        """1 where any rank differs, else 125 where any is unknown, else 0."""
+        return self.verdicts[self.worst].exit_code
+
+
+def differs_by_itself(verdict: Verdict) -> bool:
+    """Tell whether a rank raises, or differs in what a forward pass gives: no other rank has a part in that."""
+    roles = {leaf.role for leaf in verdict.leaves if leaf.status is Status.DIFFERS}
+    return verdict.status is Status.DIFFERS and (verdict.failure is not None or bool(roles & OWN_ROLES))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Progress:
+    """Which run of how many is about to start."""
+
+    run: int
+    runs: int
+    name: str
+    candidate: bool = False
+
+
+ProgressCallback = Callable[[Progress], None]
