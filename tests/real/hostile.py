@@ -433,8 +433,16 @@ def sees_the_world(payload, announce):
         "files": os.listdir(tempfile.gettempdir()),  # noqa: PTH208
         "stdin": sys.stdin.read(),
         "session": os.getsid(0) == os.getpid(),
-        "descriptors": len(os.listdir("/proc/self/fd")),  # noqa: PTH208
+        "descriptors": len(list(open_descriptors())),
     }
+
+
+def open_descriptors():
+    """Yield what is open, but for the facts about the processor that torch leaves open on ARM."""
+    for entry in Path("/proc/self/fd").iterdir():
+        target = str(entry.readlink()) if entry.is_symlink() else ""
+        if not target.startswith("/sys/devices/system/cpu/"):
+            yield target
 
 
 # --- torch ---------------------------------------------------------------------------------------
