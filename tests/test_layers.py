@@ -15,9 +15,11 @@ ROOT = Path(torchparity.__file__).parent
 # From the top down; names on one line are peers.
 LAYERS = (
     ("__main__",),
-    ("cli",),
+    ("cli", "plugin"),
+    ("evidence",),
     ("__init__",),
     ("pipeline", "sweep"),
+    ("jobs",),
     ("observe", "minifier", "diagnosis", "report"),
     ("execute",),
     ("graphs",),
@@ -99,3 +101,28 @@ def test_importing_torchparity_imports_no_compiler():
 def test_public_names_exist():
     for name in torchparity.__all__:
         assert getattr(torchparity, name) is not None
+    assert set(torchparity.__all__) <= set(dir(torchparity))
+    with pytest.raises(AttributeError, match="no attribute 'chekc'"):
+        torchparity.chekc  # noqa: B018
+
+
+def test_public_names_come_from_where_their_imports_say():
+    tree = ast.parse((ROOT / "__init__.py").read_text(encoding="utf-8"))
+    said = {
+        alias.name: node.module
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("torchparity.")
+        for alias in node.names
+    }
+    homes = {name: module for module, names in torchparity.HOMES.items() for name in names.split()}
+    assert said == {**homes, "__version__": "torchparity.version"}
+    assert set(torchparity.__all__) == {*said, "faults"}
+
+
+def test_importing_torchparity_and_its_plugin_imports_no_torch():
+    code = (
+        "import sys, torchparity.plugin;"
+        "print('torch' in sys.modules, sorted(name for name in sys.modules if name.startswith('torchparity')))"
+    )
+    output = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert output.strip() == "False ['torchparity', 'torchparity.plugin', 'torchparity.version']"

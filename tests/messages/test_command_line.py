@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 import textwrap
+from xml.etree import ElementTree
 
 import pytest
 
@@ -90,6 +91,20 @@ def test_unknown_is_125(folder):
     assert "the model itself raises RuntimeError" in done.stdout
 
 
+def test_files_for_ci(folder):
+    (folder / "step.md").write_text("# what the job wrote before")
+    words = ["check", "my_model.py:make", "--backend", "one_percent_off", "--quiet"]
+    done = run(folder, *words, "--junit=out.xml", "--summary", "step.md")
+    assert done.returncode == 1, done.stderr
+    suite = ElementTree.parse(folder / "out.xml").getroot().find("testsuite")
+    assert (suite.get("tests"), suite.get("failures"), suite.get("errors")) == ("1", "1", "0")
+    assert suite.find("testcase/failure").get("type") == "value"
+    assert suite.find("testcase/failure").text.splitlines()[0] == done.stdout.splitlines()[0]
+    text = (folder / "step.md").read_text()
+    assert text.startswith("# what the job wrote before\n## DIFFERS: make against one\\_percent\\_off\n")
+    assert "```sh\ntorchparity check my_model.py:make --backend one_percent_off\n```" in text
+
+
 @pytest.mark.parametrize("target", ["my_model.py:named", "my_model.py:subject", "my_model:make"])
 def test_other_forms_of_target(folder, target):
     assert run(folder, "check", target, "--backend", "eager").returncode == 0
@@ -123,6 +138,14 @@ BAD = {
     "bad setting": (["check", "my_model.py:make", "--config", "x"], 2, "'x' is not a setting", "inductor.key=value"),
     "unknown setting": (["check", "my_model.py:make", "--config", "inductor.x=1"], 2, "no setting 'x'", "torch's own"),
     "no folder": (["check", "my_model.py:make", "--json", "no/where.json"], 2, "no folder no", "make it first"),
+    "no folder for JUnit": (["check", "my_model.py:make", "--junit", "no/x.xml"], 2, "no folder no", "make it first"),
+    "no folder for Markdown": (
+        ["check", "my_model.py:make", "--summary", "no/x.md"],
+        2,
+        "no folder no",
+        "make it first",
+    ),
+    "a folder for JUnit": (["check", "my_model.py:make", "--junit", "."], 2, ". is a folder", "the name of a file"),
     "out of memory": (["check", "my_model.py:greedy"], 125, "out of memory in the run 'float64", "--no-reference"),
     "no command": (["chekc"], 2, "No such command 'chekc'", "--help"),
 }

@@ -17,8 +17,8 @@ from torchparity.errors import UsageError
 from torchparity.execute.isolated import run_bundle
 from torchparity.execute.outcome import Limits
 from torchparity.execute.pool import Pool
-from torchparity.pipeline import CaptureWarning
-from torchparity.pipeline import capture as capture_cases
+from torchparity.jobs.watching import CaptureWarning
+from torchparity.jobs.watching import capture as capture_cases
 from torchparity.records import Status
 from torchparity.report.machine import write_json
 from torchparity.report.terminal import render

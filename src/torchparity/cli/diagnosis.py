@@ -13,9 +13,9 @@ from torchparity.cli.minify import Watcher
 from torchparity.cli.target import find_target, load_subject
 from torchparity.errors import UsageError
 from torchparity.execute.pool import Pool
-from torchparity.pipeline import blame as blame_failure
-from torchparity.pipeline import check_passes
-from torchparity.pipeline import locate as locate_failure
+from torchparity.jobs.finding import blame as blame_failure
+from torchparity.jobs.finding import check_passes
+from torchparity.jobs.finding import locate as locate_failure
 from torchparity.records import SCHEMA_VERSION, Status
 from torchparity.report.findings import render_blame, render_located, render_passes
 from torchparity.report.machine import plain_data, write_data

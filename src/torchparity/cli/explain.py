@@ -11,7 +11,7 @@ from rich.console import Console
 from torchparity.cli.progress import ProgressLine
 from torchparity.cli.target import load_subject
 from torchparity.errors import UsageError
-from torchparity.pipeline import explain as tell
+from torchparity.jobs.watching import explain as tell
 from torchparity.report.machine import write_data
 from torchparity.report.story import render_story, story_data
 

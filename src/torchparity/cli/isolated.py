@@ -8,7 +8,7 @@ from typing import Any
 from torchparity.cli.target import load_subject
 from torchparity.execute.isolated import answer, judge_elsewhere
 from torchparity.execute.outcome import Limits
-from torchparity.pipeline import check
+from torchparity.jobs.checking import check
 from torchparity.records import ProgressCallback, Verdict
 
 JOB = "torchparity.cli.isolated:target_job"

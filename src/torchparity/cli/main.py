@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import logging
 import os
 import sys
@@ -13,18 +12,20 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from torchparity.cli import cases, diagnosis, explain, minify
+from torchparity.cli import cases, diagnose, diagnosis, explain, minify
 from torchparity.cli.complaint import complain
 from torchparity.cli.isolated import check_elsewhere
+from torchparity.cli.outputs import Outputs, command_line
 from torchparity.cli.progress import ProgressLine
 from torchparity.cli.ranks import check_on_ranks
+from torchparity.cli.settings import read_setting
 from torchparity.cli.target import load_subject
 from torchparity.errors import ParityError, UsageError
 from torchparity.execute.ranks import place_of
 from torchparity.faults import KINDS
-from torchparity.pipeline import check as run_check
-from torchparity.report.machine import write_json
+from torchparity.jobs.checking import check as run_check
 from torchparity.report.terminal import render
+from torchparity.run.engines import ENGINES, engine_lines
 from torchparity.torchapi import list_backends
 from torchparity.version import __version__
 
@@ -150,6 +151,12 @@ def check(
     json: Annotated[
         Path | None, typer.Option("--json", help="Write everything to this file.", rich_help_panel=OUTPUT)
     ] = None,
+    junit: Annotated[
+        Path | None, typer.Option("--junit", help="Write a JUnit file, for CI.", rich_help_panel=OUTPUT)
+    ] = None,
+    summary: Annotated[
+        Path | None, typer.Option("--summary", help="Add Markdown to this file, for CI.", rich_help_panel=OUTPUT)
+    ] = None,
     leaves: Annotated[int, typer.Option("--leaves", help="Rows of the table.", rich_help_panel=OUTPUT)] = 10,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress.", rich_help_panel=OUTPUT)] = False,
 ) -> None:
@@ -157,8 +164,9 @@ def check(
 
     Exit code: 0 same, 1 differs, 2 usage, 125 unknown (as `git bisect run` wants it).
     """
-    if json is not None and not json.absolute().parent.is_dir():
-        raise UsageError(f"there is no folder {json.parent} to write {json.name} to", hint="make it first")
+    place = place_of(os.environ)
+    command = command_line(sys.argv[1:], ranks=place.world if place is not None else 0)
+    outputs = Outputs(json=json, junit=junit, summary=summary, command=command).validated()
     options: dict[str, Any] = {
         "backend": backend,
         "mode": mode,
@@ -179,7 +187,6 @@ def check(
         "reference": not no_reference,
         "candidate_runs": runs,
     }
-    place = place_of(os.environ)
     if place is not None and isolate:
         raise UsageError("--isolate and torchrun do not go together", hint="each rank is a process of its own already")
     if place is not None:
@@ -192,7 +199,7 @@ def check(
             limit=timeout,
             same_graphs=not different_graphs,
             leaves=leaves,
-            json=json,
+            outputs=outputs,
             quiet=quiet,
         )
     with ProgressLine(quiet=quiet) as progress:
@@ -202,11 +209,12 @@ def check(
         else:
             verdict = run_check(load_subject(target, device=device), progress=progress, **options)
     render(verdict, Console(), leaves=leaves)
-    if json is not None:
-        write_json(verdict, json)
+    outputs.write(verdict)
     raise typer.Exit(verdict.exit_code)
 
 
+app.command()(diagnose.diagnose)
+app.command()(diagnose.report)
 app.command()(cases.capture)
 app.command()(cases.run)
 app.command()(cases.show)
@@ -219,9 +227,12 @@ app.command()(explain.explain)
 
 @app.command()
 def backends() -> None:
-    """List the backends that torch.compile knows here."""
+    """List the backends that torch.compile knows here, and the engines that run exported models."""
     for name in list_backends():
-        print(name)
+        if name not in ENGINES:
+            print(name)
+    for line in engine_lines():
+        print(line)
 
 
 @app.command()
@@ -232,25 +243,13 @@ def faults() -> None:
         print(f"{name:{width}}  {fault.summary}")
 
 
-def read_setting(entry: str) -> tuple[str, Any]:
-    """Read KEY=VALUE; the value is a Python literal, or else a string."""
-    key, separator, text = entry.partition("=")
-    if not separator or not key:
-        raise UsageError(f"{entry!r} is not a setting", hint="write --config inductor.key=value")
-    try:
-        return key, ast.literal_eval(text)
-    except (ValueError, SyntaxError):
-        words = {"true": True, "false": False, "none": None}
-        return key, words.get(text.lower(), text)
-
-
 def main() -> None:
     """Run the command line: what we raise on purpose becomes two lines, anything else keeps its traceback."""
     warnings.filterwarnings("ignore", module=r"torch\..*")
     logging.disable(logging.ERROR)  # What torch logs when a candidate fails is in the verdict.
     console = Console(stderr=True, soft_wrap=True)
     try:
-        code = app(standalone_mode=False)
+        code = app(diagnose.with_json(sys.argv[1:]), standalone_mode=False)
     except ParityError as error:
         complain(error)
         sys.exit(error.exit_code)

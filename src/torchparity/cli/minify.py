@@ -16,10 +16,11 @@ from torchparity.cli.cases import limits_of
 from torchparity.cli.target import load_subject
 from torchparity.errors import UsageError
 from torchparity.execute.pool import Pool
+from torchparity.jobs.finding import find_failing
+from torchparity.jobs.minifying import minify as minify_case
+from torchparity.jobs.minifying import resume_minify
 from torchparity.minifier.chase import Question
 from torchparity.minifier.driver import Minified, default_workers
-from torchparity.pipeline import find_failing, resume_minify
-from torchparity.pipeline import minify as minify_case
 from torchparity.repro.bundle import read_bundle
 from torchparity.run.subject import Subject
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-from pathlib import Path
 from typing import Any, NoReturn
 
 import torch
@@ -12,14 +11,15 @@ import torch.distributed as distributed
 from rich.console import Console
 
 from torchparity.cli.complaint import complain
+from torchparity.cli.outputs import Outputs
 from torchparity.cli.progress import ProgressLine
 from torchparity.cli.target import find_target, make_subject
 from torchparity.errors import ParityError, TargetError, UsageError
 from torchparity.execute.ranks import Place, Ranks, leave
 from torchparity.execute.vigil import Vigil
-from torchparity.pipeline import check_together
+from torchparity.jobs.checking import check_together
 from torchparity.records import JointVerdict
-from torchparity.report.ranks import render_joint, render_loss, write_joint
+from torchparity.report.ranks import render_joint, render_loss
 from torchparity.run.subject import Subject
 
 # Importing the user's module, and all that it imports, is no run.
@@ -38,7 +38,7 @@ def check_on_ranks(
     limit: float,
     same_graphs: bool,
     leaves: int,
-    json: Path | None,
+    outputs: Outputs,
     quiet: bool,
 ) -> NoReturn:
     """Check a target together with the other ranks, and end this process as all of them end."""
@@ -54,8 +54,7 @@ def check_on_ranks(
     def report(joint: JointVerdict) -> None:
         if ranks.rank == 0:
             render_joint(joint, console, leaves=leaves)
-            if json is not None:
-                write_joint(joint, json)
+            outputs.write(joint)
 
     made: list[Subject] = []
     try:

@@ -22,13 +22,15 @@ from torchparity import torchapi
 from torchparity.errors import TorchVersionError
 
 CACHE = "TORCHINDUCTOR_CACHE_DIR"
+# Ours: what jobs are made of stands above this folder, so it is named and not imported.
+OWN = "torchparity.jobs.finding"
 # Not torch's, and imported by it in the middle of a compilation.
 OTHERS = ("sympy.tensor.tensor", "sympy.physics.units")
 
 
 def warm_up(preload: list[str], *, compilers: bool, still_wanted: Callable[[], bool]) -> None:
     """Import what queries will need, and stop half-way where nobody wants it any more."""
-    steps: list[Callable[[], Any]] = [functools.partial(importlib.import_module, name) for name in preload]
+    steps: list[Callable[[], Any]] = [functools.partial(importlib.import_module, name) for name in (OWN, *preload)]
     if compilers:
         steps += [functools.partial(_attempt, name) for name in (*torchapi.COMPILER_MODULES, *OTHERS)]
         steps += [_forget_tuning, torchapi.list_backends, platform.platform, _probe_vector_instructions]

@@ -255,7 +255,7 @@ class Chase:
         """Keep the smallest part so far as a whole bundle."""
         self.best = part
         self.best_answer = self.log.answers.get(key_of(part), Answer())
-        self.log.write("adopted", operations=part.compute_nodes)
+        self.log.write("adopted", operations=part.compute_nodes, key=key_of(part))
         write_bundle(self.case_of(part), self.folder.parent / "case")
 
     def close(self) -> None:

@@ -6,12 +6,13 @@ import dataclasses
 import json
 import os
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from torchparity.errors import UsageError
 from torchparity.minifier.signature import Answer, Signature
+from torchparity.records import Query
 
 NAME = "log.jsonl"
 
@@ -68,6 +69,31 @@ def answer_from(facts: Mapping[str, Any]) -> Answer:
         repeats=(facts["repeats"][0], facts["repeats"][1]),
         tolerance=facts["tolerance"],
         seconds=facts["seconds"],
+    )
+
+
+def curve_of(entries: Iterable[Mapping[str, Any]]) -> tuple[Query, ...]:
+    """Return every query of a log in order: how large the part was, whether it failed, whether it was adopted."""
+    asked: dict[int, Mapping[str, Any]] = {}
+    fails: dict[str, bool | None] = {}
+    adopted: set[str] = set()
+    for entry in entries:
+        if entry["event"] == "asked":
+            asked[entry["query"]] = entry
+        elif entry["event"] == "answered":
+            answer = entry["answer"]
+            fails[entry["key"]] = bool(answer["signatures"]) or (False if answer["same"] else None)
+        elif entry["event"] == "adopted" and "key" in entry:
+            adopted.add(entry["key"])
+    return tuple(
+        Query(
+            number=number,
+            operations=entry["operations"],
+            stage=entry["stage"],
+            fails=fails.get(entry["key"]),
+            adopted=entry["key"] in adopted,
+        )
+        for number, entry in sorted(asked.items())
     )
 
 

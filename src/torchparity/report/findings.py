@@ -114,6 +114,15 @@ def render_blame(found: Blame, console: Console) -> None:
             console.print(f"  {word:<7} {escape(trial.change)}{told(trial)}", highlight=False)
 
 
+def blame_text(found: Blame) -> str:
+    """Return who is to blame in one sentence, and what makes the failure go away."""
+    what = STAGES.get(found.stage, found.stage)
+    text = f"{what[0].upper()}{what[1:]}" + (f": `{found.part}`" if found.part else "")
+    if found.passing is not None:
+        text += f". It passes with this change: {found.passing.change}"
+    return text + "."
+
+
 def told(trial: Trial) -> str:
     """Return how a trial ended, where that is worth a word."""
     return f": {trial.kind}" if trial.kind else ""

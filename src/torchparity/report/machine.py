@@ -43,7 +43,11 @@ def write_json(verdict: Verdict, path: Path) -> None:
 
 def write_data(data: dict[str, Any], path: Path) -> None:
     """Write plain data to a file, whole or not at all."""
-    text = json.dumps(data, indent=2, allow_nan=False) + "\n"
+    write_whole(json.dumps(data, indent=2, allow_nan=False) + "\n", path, option="--json")
+
+
+def write_whole(text: str, path: Path, *, option: str) -> None:
+    """Write a text to the file that an option names, whole or not at all."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.partial")
     try:
         temporary.write_text(text, encoding="utf-8")
@@ -51,5 +55,5 @@ def write_data(data: dict[str, Any], path: Path) -> None:
     except OSError as error:
         temporary.unlink(missing_ok=True)
         raise UsageError(
-            f"cannot write {path}: {error.strerror}", hint="give --json a file in a folder that exists"
+            f"cannot write {path}: {error.strerror}", hint=f"give {option} a file in a folder that exists"
         ) from error

@@ -1,0 +1,200 @@
+"""`torchparity diagnose` and `report`: the whole way from a model to the page, and the page again."""
+
+from __future__ import annotations
+
+import json as json_format
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import datetime
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+
+from torchparity.cli.cases import limits_of
+from torchparity.cli.diagnosis import Autocast, Backend, Backward, Device, Dynamic, Memory, Quiet, Train, What
+from torchparity.cli.isolated import check_elsewhere
+from torchparity.cli.minify import Watcher, seconds_of
+from torchparity.cli.settings import read_setting
+from torchparity.cli.target import load_subject
+from torchparity.errors import UsageError
+from torchparity.execute.outcome import Limits
+from torchparity.pipeline import diagnose as run_diagnosis
+from torchparity.records import Diagnosis, ProgressCallback, StageProgress, Status, Verdict
+from torchparity.report.lines import five_lines
+from torchparity.report.machine import write_data
+from torchparity.report.page import FACTS, read_run, run_data, runs_below, write_index, write_page
+from torchparity.report.terminal import STYLES
+from torchparity.repro.bundle import located, read_bundle
+from torchparity.repro.case import Case
+from torchparity.run.subject import Subject
+
+RUNS = Path("runs")
+# What `--json` without a file means.
+STDOUT = "-"
+
+
+def with_json(arguments: list[str]) -> list[str]:
+    """Return the arguments of a command line in which `diagnose ... --json` alone names the standard output."""
+    if "diagnose" not in arguments[:1]:
+        return arguments
+    following = [*arguments[1:], "--"]
+    return [
+        f"--json={STDOUT}" if word == "--json" and after.startswith("-") and after != STDOUT else word
+        for word, after in zip(arguments, following, strict=True)
+    ]
+
+
+def diagnose(
+    what: What,
+    out: Annotated[Path | None, typer.Option("--out", help="Folder of this run; runs/DATE-NAME by default.")] = None,
+    budget: Annotated[str | None, typer.Option("--budget", help="Time to spend: 90s, 5m, 1h.")] = None,
+    workers: Annotated[int | None, typer.Option("--workers", help="Queries at once.")] = None,
+    timeout: Annotated[float, typer.Option("--timeout", help="Seconds one query may take.")] = 600.0,
+    memory: Memory = None,
+    backend: Backend = "inductor",
+    mode: Annotated[str | None, typer.Option("--mode", help="For a model: a torch.compile mode.")] = None,
+    config: Annotated[
+        list[str] | None, typer.Option("--config", help="For a model: AREA.KEY=VALUE of the compiler.")
+    ] = None,
+    train: Train = False,
+    backward: Backward = False,
+    autocast: Autocast = None,
+    dynamic: Dynamic = None,
+    device: Device = None,
+    json: Annotated[
+        Path | None, typer.Option("--json", help="Write everything to this file; alone: print it, not the five lines.")
+    ] = None,
+    quiet: Quiet = False,
+) -> None:
+    """Find out everything: what differs, which operation, which stage, the smallest script; and make a page of it.
+
+    Exit code: 0 same, 1 differs, 2 usage, 125 unknown, 130 interrupted (what was found is kept).
+    """
+    if json is not None and not json.absolute().parent.is_dir():
+        raise UsageError(f"there is no folder {json.parent} to write {json.name} to", hint="make it first")
+    if workers is not None and workers < 1:
+        raise UsageError(f"--workers {workers} is too few", hint="give at least 1")
+    seconds = seconds_of(budget) if budget is not None else None
+    limits = limits_of(timeout, memory)
+    with StageWatcher(quiet=quiet) as watcher:
+        subject = case_or_model(what, device)
+        how: dict[str, Any] = {}
+        check_with = None
+        if isinstance(subject, Subject):
+            how = {"backend": backend, "mode": mode, "dynamic": dynamic, "train": train, "autocast": autocast}
+            how |= {
+                "backward": True if backward else None,
+                "config": dict(read_setting(entry) for entry in config or []),
+            }
+            check_with = apart(what, how, device, limits)
+        folder = folder_for(out, subject)
+        found = run_diagnosis(
+            subject,
+            out=folder,
+            budget=seconds,
+            workers=workers,
+            limits=limits,
+            check_with=check_with,
+            listen=watcher.hear,
+            **how,
+        )
+    if json is not None and str(json) != STDOUT:
+        write_data(run_data(found), json)
+    if json is not None and str(json) == STDOUT:
+        print(json_format.dumps(run_data(found), indent=2, allow_nan=False))
+    else:
+        tell(found, Console())
+    raise typer.Exit(found.exit_code)
+
+
+def report(
+    runs: Annotated[Path, typer.Argument(help="The folder of a run, or a folder that holds runs.")],
+    json: Annotated[Path | None, typer.Option("--json", help="Write what the page is made of to this file.")] = None,
+) -> None:
+    """Make the page of a run again from its JSON, or the index of many runs."""
+    if (runs / FACTS).exists():
+        data = read_run(runs)
+        print(write_page(data, runs))
+        if json is not None:
+            write_data(data, json)
+        return
+    if json is not None:
+        raise UsageError(f"{runs} is not one run", hint="--json writes one run; name its folder")
+    if not runs_below(runs):
+        raise UsageError(
+            f"{runs} holds no run", hint="name a folder that `torchparity diagnose` wrote, or one of those"
+        )
+    for folder in runs_below(runs):
+        write_page(read_run(folder), folder)
+    print(write_index(runs))
+
+
+def case_or_model(what: str, device: str | None) -> Case | Subject:
+    """Return the case of a bundle, or the model that a target names."""
+    if Path(what).is_dir():
+        return read_bundle(located(Path(what)))
+    if ":" not in what:
+        hint = "name a folder that `capture` wrote, or file.py:name"
+        raise UsageError(f"{what} is neither a bundle nor a model", hint=hint)
+    return replace(load_subject(what, device=device), name=what)
+
+
+def apart(
+    target: str, how: dict[str, Any], device: str | None, limits: Limits
+) -> Callable[[ProgressCallback], Verdict]:
+    """Return a check in another process: what kills the compiler there does not kill the diagnosis."""
+
+    def check(progress: ProgressCallback) -> Verdict:
+        return check_elsewhere(target, how, device=device, limits=limits, progress=progress)
+
+    return check
+
+
+def folder_for(out: Path | None, subject: Case | Subject) -> Path:
+    """Return the folder of a run: the one that was named if it is free, else one by the date and the name."""
+    if out is not None:
+        if out.exists() and (not out.is_dir() or any(out.iterdir())):
+            raise UsageError(f"{out} is not an empty folder", hint="name another folder for this run")
+        return out
+    name = subject.name if isinstance(subject, Case) else subject.title()
+    plain = re.sub(r"[^\w.-]+", "_", name, flags=re.ASCII)[:60].strip("._-") or "model"
+    stem = f"{datetime.now():%Y-%m-%d-%H%M%S}-{plain}"
+    taken = 1
+    while (RUNS / (stem if taken == 1 else f"{stem}-{taken}")).exists():
+        taken += 1
+    return RUNS / (stem if taken == 1 else f"{stem}-{taken}")
+
+
+class StageWatcher(Watcher):
+    """Progress of a diagnosis on stderr: the stage of how many, what it does, about how long it will still take."""
+
+    stage = ""
+
+    def __enter__(self) -> StageWatcher:
+        super().__enter__()
+        return self
+
+    def hear(self, event: StageProgress) -> None:
+        """Show where the diagnosis is; where there is no terminal, one line for each stage."""
+        left = f", about {event.left:.0f} s left" if event.left is not None else ""
+        doing = f": {event.doing}" if event.doing else ""
+        if self.spinner is not None:
+            self.say(f"{event.number} of {event.stages} {event.stage}{doing}{left}")
+        elif event.stage != self.stage:
+            self.say(f"{event.number} of {event.stages} {event.stage}{left}")
+        self.stage = event.stage
+
+
+def tell(found: Diagnosis, console: Console) -> None:
+    """Print the five lines."""
+    for number, (word, text) in enumerate(five_lines(found)):
+        style = STYLES[found.status] if number == 0 else "dim"
+        console.print(f"[{style}]{word:<7}[/]  {escape(text)}", highlight=False, soft_wrap=True)
+    if found.interrupted:
+        console.print("[dim]interrupted; what was found is kept[/]", highlight=False)
+    elif found.status is Status.SAME:
+        console.print("[dim]nothing to find[/]", highlight=False)

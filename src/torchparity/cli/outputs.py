@@ -1,0 +1,62 @@
+"""The files that a check writes besides what it prints: JSON, JUnit, Markdown."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from torchparity.errors import UsageError
+from torchparity.records import JointVerdict, Verdict
+from torchparity.report.junit import write_junit
+from torchparity.report.machine import write_json
+from torchparity.report.ranks import write_joint
+from torchparity.report.summary import append_summary
+
+FILES = ("--json", "--junit", "--summary")
+NOISE = ("--quiet", "-q")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outputs:
+    """Where to write what; `command` is the command line that shows it again."""
+
+    json: Path | None = None
+    junit: Path | None = None
+    summary: Path | None = None
+    command: str = ""
+
+    def validated(self) -> Outputs:
+        """Return this, or raise before anything runs where a file could not be written."""
+        for path in (self.json, self.junit, self.summary):
+            if path is not None and not path.absolute().parent.is_dir():
+                raise UsageError(f"there is no folder {path.parent} to write {path.name} to", hint="make it first")
+            if path is not None and path.is_dir():
+                raise UsageError(f"{path} is a folder", hint=f"{', '.join(FILES)} want the name of a file")
+        return self
+
+    def write(self, found: Verdict | JointVerdict) -> None:
+        """Write the files that were asked for."""
+        if self.json is not None:
+            if isinstance(found, JointVerdict):
+                write_joint(found, self.json)
+            else:
+                write_json(found, self.json)
+        if self.junit is not None:
+            write_junit(found, self.junit)
+        if self.summary is not None:
+            append_summary(found, self.summary, command=self.command)
+
+
+def command_line(words: Sequence[str], *, ranks: int = 0) -> str:
+    """Return a command line without the files it writes, ready for a shell; with ranks, under torchrun."""
+    kept: list[str] = []
+    skip = False
+    for word in words:
+        if skip or word in NOISE or word.partition("=")[0] in FILES:
+            skip = not skip and word in FILES
+            continue
+        kept.append(word)
+    start = ["torchrun", "--nproc-per-node", str(ranks), "-m"] if ranks else []
+    return shlex.join([*start, "torchparity", *kept])

@@ -1,0 +1,1 @@
+"""The jobs people come for, each as one function; `pipeline` joins them."""
