@@ -15,7 +15,7 @@ from torchparity.errors import CaseError, UsageError
 from torchparity.execute.isolated import run_bundle
 from torchparity.execute.outcome import Limits
 from torchparity.execute.pool import Pool
-from torchparity.jobs.arguments import subject_of
+from torchparity.jobs.arguments import recipe_for, subject_of
 from torchparity.jobs.checking import check
 from torchparity.jobs.finding import blame_model, find_failing
 from torchparity.jobs.minifying import leave_issue, minify
@@ -40,7 +40,6 @@ from torchparity.report.page import write_run
 from torchparity.repro.bundle import write_bundle
 from torchparity.repro.case import Case
 from torchparity.repro.source import SCRIPT
-from torchparity.run.recipe import Recipe
 from torchparity.run.subject import Subject
 
 # What `minify` leaves of the budget for what comes after it.
@@ -73,9 +72,9 @@ def diagnose(
     run = Investigation(**look.titles(), budget=budget, listen=listen, save=look.save)
     try:
         with Pool(workers=workers or default_workers()) as pool:
-            verdict = run.stage("check", lambda: look.check(run, pool, check_with))
+            verdict = run.stage("check", lambda: look.check(run, pool, check_with), needed=True)
             if verdict is None:
-                return run.end("the model could not be checked")
+                return run.end("there was no time to check the model")
             run.keep(verdict=verdict, environment=verdict.environment)
             if verdict.status is not Status.DIFFERS:
                 return run.end("there is nothing to find")
@@ -114,14 +113,13 @@ class Look:
                 f"a bundle says itself how it is compiled; {', '.join(how)} cannot be changed",
                 hint="diagnose the model, or capture it again",
             )
+        self.recipe = subject.recipe if isinstance(subject, Case) else recipe_for(subject, **recipe_options(how))
 
     def titles(self) -> dict[str, str]:
         """Return what the diagnosis is of."""
+        title = self.subject.name if isinstance(self.subject, Case) else self.subject.title()
         folder = str(self.folder) if self.folder is not None else ""
-        if isinstance(self.subject, Case):
-            return {"subject": self.subject.name, "backend": self.subject.recipe.backend_name(), "folder": folder}
-        backend = Recipe(backend=self.how.get("backend", "inductor")).backend_name()
-        return {"subject": self.subject.title(), "backend": backend, "folder": folder}
+        return {"subject": title, "backend": self.recipe.backend_name(), "folder": folder}
 
     def save(self, found: Diagnosis) -> None:
         """Write what was found so far, and the page of it."""
@@ -218,3 +216,8 @@ class Look:
         if isinstance(self.subject, Case):
             raise CaseError(f"{self.subject.name} does not fail here", hint="`torchparity run` shows the verdict")
         return blame_model(self.subject, listen=run.tell, **self.how)
+
+
+def recipe_options(how: Mapping[str, Any]) -> dict[str, Any]:
+    """Return those of the options that say how the model is compiled."""
+    return {name: how[name] for name in ("backend", "mode", "dynamic", "options", "config") if name in how}

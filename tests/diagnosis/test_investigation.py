@@ -40,6 +40,8 @@ def test_an_error_of_ours_is_a_stage_that_found_nothing(clock):
     run = started()
     assert run.stage("graph", refuse) is None
     assert (run.found.stages[0].ending, run.found.stages[0].note) == ("found nothing", "cannot be written down")
+    with pytest.raises(CaseError):
+        run.stage("check", refuse, needed=True)
 
 
 def test_an_error_that_is_not_ours_is_not_hidden(clock):

@@ -72,7 +72,8 @@ class Inquiry:
         if self.fails(whole):
             self.failing = whole
             return self.below(met)
-        return self.inside(steps, whole) if steps else self.foreign(whole)
+        inductor = bool(steps) and self.case.recipe.engine is None
+        return self.inside(steps, whole) if inductor else self.foreign(whole)
 
     # --- asking ------------------------------------------------------------------------------------------
 

@@ -66,8 +66,11 @@ class Investigation:
         left = self.left
         return limits if left is None else dataclasses.replace(limits, seconds=max(1.0, min(limits.seconds, left)))
 
-    def stage(self, name: str, work: Callable[[], T]) -> T | None:
-        """Run one stage; return what it found, None where that is nothing or there was no time for it."""
+    def stage(self, name: str, work: Callable[[], T], *, needed: bool = False) -> T | None:
+        """Run one stage; return what it found, None where that is nothing or there was no time for it.
+
+        What is `needed` raises its errors: without it there is nothing to tell.
+        """
         self.current = name
         if self.left is not None and self.left < TOO_LITTLE:
             self._note(name, SKIPPED, 0.0, "the budget is spent")
@@ -78,6 +81,8 @@ class Investigation:
         try:
             result = work()
         except ParityError as error:
+            if needed:
+                raise
             ending, note = NOTHING, error.message
         except OutOfTime:
             ending, note = STOPPED, "the budget is spent"

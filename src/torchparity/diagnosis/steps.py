@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from torchparity.records import ProgressCallback, Verdict
 from torchparity.repro.bundle import read_bundle
 from torchparity.repro.case import SourceBackend
 from torchparity.repro.source import operation_name
+from torchparity.run.engines import graph_backend
 
 JOB = "torchparity.diagnosis.steps:trial_job"
 
@@ -41,7 +42,7 @@ def trial_job(payload: dict[str, Any], announce: Announce) -> dict[str, Any]:
     if payload.get("config"):
         recipe = replace(recipe, config={**recipe.config, **payload["config"]})
     if payload.get("eager"):
-        recipe = replace(recipe, backend=without(recipe.backend, set(payload["eager"])))
+        recipe = replace(recipe, backend=without(recipe.backend, set(payload["eager"]), recipe.options))
     disabled = {(stage, label, number) for stage, label, number in payload.get("disabled", ())}
     met = Written(Path(payload["steps"]))
 
@@ -78,11 +79,14 @@ def read_steps(path: Path) -> list[tuple[str, str, int]]:
     return [(stage, label, number) for stage, label, number in steps]
 
 
-def without(backend: Any, operations: set[str]) -> Callable[..., Any]:
-    """Return a backend that runs some operations eagerly, and gives the rest, in pieces, to another backend."""
+def without(backend: Any, operations: set[str], options: Mapping[str, Any]) -> Callable[..., Any]:
+    """Return a backend that runs some operations eagerly, and gives the rest, in pieces, to another backend.
+
+    `options` are those of an engine in the place of a backend.
+    """
     if isinstance(backend, SourceBackend):
         backend = backend.resolve()
-    compile_graph = torchapi.backend_function(backend) if isinstance(backend, str) else backend
+    compile_graph = graph_backend(backend, options)
 
     def compile_pieces(graph_module: GraphModule, inputs: list[Any], **options: Any) -> Callable[..., Any]:
         number = 0
@@ -102,6 +106,7 @@ def without(backend: Any, operations: set[str]) -> Callable[..., Any]:
         return split
 
     compile_pieces.__name__ = getattr(backend, "__name__", str(backend))
+    compile_pieces.ignored = getattr(compile_graph, "ignored", frozenset())  # type: ignore[attr-defined]
     return compile_pieces
 
 

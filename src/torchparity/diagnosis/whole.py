@@ -15,7 +15,6 @@ from typing import Any
 import torch
 from torch.fx import GraphModule
 
-from torchparity import torchapi
 from torchparity.compare.judgement import Tolerance
 from torchparity.errors import UsageError
 from torchparity.execute.ground import Settings
@@ -23,6 +22,7 @@ from torchparity.execute.oracle import Oracle
 from torchparity.graphs.search import needed
 from torchparity.records import Blame, Status, Trial
 from torchparity.repro.source import user_lines
+from torchparity.run.engines import graph_backend
 from torchparity.run.recipe import Recipe
 from torchparity.run.step import Plan
 from torchparity.run.subject import Subject
@@ -58,8 +58,7 @@ class Some:
         self.met.append(next(iter(user_lines(graph_module)), "nowhere"))
         if self.chosen is not None and number not in self.chosen:
             return graph_module.forward
-        function = torchapi.backend_function(self.backend) if isinstance(self.backend, str) else self.backend
-        compiled: Callable[..., Any] = function(graph_module, inputs, **options)
+        compiled: Callable[..., Any] = graph_backend(self.backend)(graph_module, inputs, **options)
         return compiled
 
 
@@ -83,10 +82,7 @@ class Between:
         """Try Dynamo alone, then fresh graphs for every call, then fewer and fewer graphs."""
         some = Some(self.recipe.backend)
         failing = self.attempt("as it is", replace(self.recipe, backend=some))
-        if failing.status is not Status.DIFFERS:
-            raise UsageError(
-                f"{self.subject.title()} does not fail: {failing.status.value}", hint="there is nobody to blame"
-            )
+        self.must_differ(failing)
         lines = list(some.met)
         alone = self.attempt("Dynamo alone", replace(self.recipe, backend="eager", mode=None, options={}))
         if alone.status is Status.DIFFERS:
@@ -98,6 +94,20 @@ class Between:
         graphs = needed(range(len(lines)), self.differs_with) if len(lines) > 1 else list(range(len(lines)))
         words = "; ".join(f"graph {number + 1} ({lines[number]})" for number in graphs)
         return self.found("between", failing, alone, part=words)
+
+    def run_deployed(self) -> Blame:
+        """An engine gets the model whole: it differs, and Dynamo alone does not."""
+        failing = self.attempt("as it is", self.recipe)
+        self.must_differ(failing)
+        alone = self.attempt("Dynamo alone", replace(self.recipe, backend="eager", options={}, config={}))
+        return self.found("backend", failing, alone if alone.status is Status.SAME else None)
+
+    def must_differ(self, trial: Trial) -> None:
+        """Refuse to look for what makes a model differ that does not."""
+        if trial.status is not Status.DIFFERS:
+            raise UsageError(
+                f"{self.subject.title()} does not fail: {trial.status.value}", hint="there is nobody to blame"
+            )
 
     def differs_with(self, chosen: list[int]) -> bool:
         """Tell whether the model differs where only these graphs are compiled."""
@@ -122,4 +132,5 @@ class Between:
 def blame_whole(subject: Subject, plan: Plan, recipe: Recipe, *, listen: Listener | None = None) -> Blame:
     """Return what makes a model differ whose graphs agree, each by itself."""
     with torch.random.fork_rng(devices=[]):
-        return Between(subject, plan, recipe, listen).run()
+        between = Between(subject, plan, recipe, listen)
+        return between.run() if recipe.engine is None else between.run_deployed()

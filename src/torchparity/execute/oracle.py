@@ -60,9 +60,9 @@ class Oracle:
     def __init__(self, subject: Subject, plan: Plan, recipe: Recipe, settings: Settings) -> None:
         self.subject = subject
         self.plan = plan
-        self.recipe = recipe
+        self.recipe = recipe.fitting(plan)
         self.settings = settings
-        self.tolerance = settings.tolerance
+        self.tolerance = replace(settings.tolerance, ignore=settings.tolerance.ignore | recipe.ignored)
         self.ground = Ground(subject, plan, settings)
         self.started = time.perf_counter()
 

@@ -34,6 +34,7 @@ from torchparity.observe.capture import DYNAMO, device_of, observed_case, random
 from torchparity.records import Failure, Status, Verdict
 from torchparity.repro.bundle import write_bundle
 from torchparity.repro.case import Case, write_graph
+from torchparity.run.engines import graph_backend
 from torchparity.run.recipe import Recipe, suggestion
 from torchparity.run.step import Ending, Plan, Runner, describe_failure
 from torchparity.run.subject import Subject
@@ -83,7 +84,7 @@ class Handed(Recipe):
 
 def compile_graph(recipe: Recipe, graph_module: GraphModule, inputs: list[Any]) -> Callable[..., Any]:
     """Give a graph to a backend as torch.compile gives it, with the mode and the options of the user."""
-    backend = torchapi.backend_function(recipe.backend) if isinstance(recipe.backend, str) else recipe.backend
+    backend = graph_backend(recipe.backend, recipe.options)
     given: dict[str, Any] = {"mode": recipe.mode} if recipe.mode not in (None, "default") else {}
     given |= {"options": dict(recipe.options)} if recipe.options else {}
     if recipe.backend == "inductor" and given:

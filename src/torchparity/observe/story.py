@@ -20,6 +20,7 @@ from torch.fx import GraphModule
 
 from torchparity import torchapi
 from torchparity.compare.leaves import walk
+from torchparity.errors import UsageError
 from torchparity.observe.guard import compile_graph
 from torchparity.observe.subgraph import described, dtype_name
 from torchparity.records import (
@@ -55,6 +56,11 @@ PACKAGES = ("site-packages", "dist-packages")
 
 def tell_story(subject: Subject, plan: Plan, recipe: Recipe, *, progress: ProgressCallback | None = None) -> Story:
     """Compile a model, call it with each of its inputs in turn, and say what happened."""
+    if recipe.engine is not None:
+        raise UsageError(
+            f"there is no story of {recipe.engine.name}: it runs what torch.export exports",
+            hint="`torchparity explain` tells what torch.compile does; leave out --backend",
+        )
     teller = Teller(recipe)
     runner = Runner(subject, plan)
     # The backend is handed its mode and options by the teller; the settings and the cache are active around it all.

@@ -49,6 +49,9 @@ def write_plain(plain: Plain) -> str | None:
     if len(graph_module.graph.nodes) - len(plain.inputs) > LONG:
         return None
     imports, backend = plain.recipe.backend_source()
+    engine = plain.recipe.engine.plain_definitions if plain.recipe.engine is not None else ""
+    if "tempfile." in engine:
+        imports = [*imports, "import tempfile"]
     source = Source()
     function = function_source(graph_module, source)
     inputs = [input_source(value) for value in plain.inputs]
@@ -70,6 +73,7 @@ def write_plain(plain: Plain) -> str | None:
         *function,
         "",
         "",
+        *([*engine.splitlines(), "", ""] if engine else []),
         *body(plain, names, [str(entry) for entry in inputs], compiled(plain.recipe, backend), check, fresh=mutates),
     ]
     return re.sub(r"\n{4,}", "\n\n\n", "\n".join(lines)).rstrip() + "\n"
@@ -78,11 +82,11 @@ def write_plain(plain: Plain) -> str | None:
 def title(plain: Plain) -> str:
     """Return what is wrong, in one line."""
     names = dict.fromkeys(operation(node) for node in plain.graph_module.graph.nodes if node.op.startswith("call"))
-    call = (
-        "torch.compile"
-        if plain.recipe.backend == "inductor"
-        else f"torch.compile(backend={plain.recipe.backend_name()!r})"
-    )
+    call = f"torch.compile(backend={plain.recipe.backend_name()!r})"
+    if plain.recipe.backend == "inductor":
+        call = "torch.compile"
+    elif plain.recipe.engine is not None:
+        call = plain.recipe.engine.name
     what = {
         Kind.RAISES.value: f"{call} raises, eager does not",
         Kind.CRASHES.value: f"{call} crashes the process, eager does not",
@@ -158,6 +162,8 @@ def settings(recipe: Recipe) -> list[str]:
 
 def compiled(recipe: Recipe, backend: str) -> str:
     """Return the call that compiles; the usual backend need not be named."""
+    if recipe.engine is not None:
+        return recipe.engine.plain_call("f", recipe.options)
     return recipe.call_source("f") if backend == repr("inductor") else recipe.call_source("f", f"backend={backend}")
 
 

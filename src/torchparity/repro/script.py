@@ -75,11 +75,9 @@ def graph_section(text: str) -> str:
 
 def describe(case: Case) -> str:
     """Return the head of the script: what it is, and how to run it."""
-    needs = (
-        "torchparity, for the fault planted in its compiler"
-        if "torchparity" in str(case.recipe.backend_source())
-        else ""
-    )
+    needs = " and ".join(case.recipe.engine.modules) if case.recipe.engine is not None else ""
+    if "torchparity" in str(case.recipe.backend_source()):
+        needs = "torchparity, for the fault planted in its compiler"
     title = f"{case.name}: does the compiled graph compute what the graph computes?"
     stands = {"program": "as the model calls torch", "dynamo": "as the graph stands after Dynamo"}
     level = stands.get(case.level, "as the graph stands after AOT")
@@ -140,9 +138,11 @@ def inputs_source(case: Case) -> str:
 
 def compiler_source(case: Case) -> str:
     """Return the function that compiles, and the operations whose results are exact."""
-    recipe = case.recipe.to_source("model").rstrip().replace("compiled = ", "return ")
+    recipe = case.recipe.steps_source("model").rstrip().replace("compiled = ", "return ")
     lines = ["def compile_model(model):", *(f"    {line}" for line in recipe.splitlines() if line != "import torch")]
-    return "\n".join(lines) + "\n\n\n" + exact_names()
+    ignored = tuple(sorted(kind.value for kind in case.recipe.ignored))
+    parts = [case.recipe.definitions().strip(), "\n".join(lines), f"IGNORED = {ignored!r}", exact_names()]
+    return "\n\n\n".join(part for part in parts if part)
 
 
 def exact_names() -> str:

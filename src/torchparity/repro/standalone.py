@@ -29,6 +29,7 @@ AUTOCAST: tuple[str, torch.dtype] | None = None
 BACKWARD = False
 DEVICES: tuple[str, ...] = ()
 EXACT: frozenset[str] = frozenset()
+IGNORED: tuple[str, ...] = ()
 make_model: Any = None
 make_inputs: Any = None
 random_states: Any = None
@@ -289,7 +290,8 @@ def run(read: Reader, compiled: Any = None, mode: Any = contextlib.nullcontext) 
             place = leaf.untyped_storage().data_ptr()
             alias = before.index(place) if place in before and leaf.numel() else None
             steps = [step for step, size in zip(leaf.stride(), leaf.shape, strict=True) if size > 1]
-            facts = (leaf.dtype, tuple(leaf.shape), steps, alias, leaf.requires_grad)
+            told = {"stride": steps, "alias": alias, "requires_grad": leaf.requires_grad}
+            facts = (leaf.dtype, tuple(leaf.shape), [told[name] for name in told if name not in IGNORED])
         leaves[f"output[{number}]"] = (leaf.detach().clone() if isinstance(leaf, torch.Tensor) else leaf, facts)
     if BACKWARD:
         drawn = torch.Generator().manual_seed(0)

@@ -12,6 +12,10 @@ import torch
 
 from torchparity import torchapi
 from torchparity.errors import UsageError
+from torchparity.records import Kind
+from torchparity.run.engines import ENGINES, Engine, engine_of, inference_only
+from torchparity.run.step import Plan
+from torchparity.torchapi import deployed
 
 MODES = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
 
@@ -28,11 +32,29 @@ class Recipe:
     config: Mapping[str, Any] = field(default_factory=dict)
     fresh_cache: bool = False
 
+    @property
+    def engine(self) -> Engine | None:
+        """The engine that the whole model is deployed in, or None where torch.compile compiles it."""
+        return engine_of(self.backend)
+
+    @property
+    def ignored(self) -> frozenset[Kind]:
+        """Facts about outputs that say nothing about the model."""
+        ignored: frozenset[Kind] = getattr(self.engine or self.backend, "ignored", frozenset())
+        return ignored
+
     def validated(self) -> Recipe:
-        """Return the recipe, or raise where torch would not understand it."""
+        """Return the recipe, or raise where torch would not understand it.
+
+        Settings of an engine may be given among those of the compilers: `openvino.NUM_STREAMS` is the option
+        `NUM_STREAMS`.
+        """
+        if self.engine is not None:
+            return deployable(self, self.engine.validated())
         if isinstance(self.backend, str):
             known = torchapi.list_backends()
             if self.backend not in known:
+                known += ENGINES
                 raise UsageError(
                     f"there is no torch.compile backend named {self.backend!r}",
                     hint=suggestion(self.backend, known, "`torchparity backends` lists them"),
@@ -51,12 +73,19 @@ class Recipe:
             validate_config_key(key)
         return self
 
+    def fitting(self, plan: Plan) -> Recipe:
+        """Return the recipe, or raise where it cannot do what a plan asks for."""
+        if self.engine is not None and (plan.training or plan.backward or plan.optimizer is not None):
+            raise inference_only(self.engine.name)
+        return self
+
     def with_eager_random(self) -> Recipe:
         """Return a recipe that draws eager's random numbers (unless the user said otherwise).
 
         The setting is inductor's, but every backend that uses its decompositions obeys it.
         """
-        if "inductor.fallback_random" in self.config:
+        foreign = self.engine is not None and not self.engine.obeys_inductor
+        if foreign or "inductor.fallback_random" in self.config:
             return self
         return replace(self, config={**self.config, "inductor.fallback_random": True})
 
@@ -72,6 +101,8 @@ class Recipe:
     def build(self, model: Callable[..., Any]) -> Callable[..., Any]:
         """Return the compiled model (compilation happens at its first call, inside `active`)."""
         torch.compiler.reset()
+        if self.engine is not None:
+            return self.engine.build(model, self.options, dynamic=bool(self.dynamic))
         compiled: Callable[..., Any] = torch.compile(
             model,
             backend=self.backend,
@@ -85,7 +116,7 @@ class Recipe:
     @property
     def traces(self) -> bool:
         """Whether Dynamo makes the graphs, so that none made means that nothing was compiled."""
-        return True
+        return self.engine is None
 
     def release(self) -> None:
         """Let go of what was compiled."""
@@ -93,13 +124,28 @@ class Recipe:
 
     def to_source(self, model: str = "model") -> str:
         """Return Python source that does what `active` and `build` do."""
+        return self.definitions() + self.steps_source(model)
+
+    def definitions(self) -> str:
+        """Return the source of what `steps_source` names and torch does not have: nothing, but for an engine."""
+        if self.engine is None:
+            return ""
+        return "\n".join(deployed.IMPORTS) + "\n\n\n" + self.engine.definitions + "\n\n"
+
+    def steps_source(self, model: str = "model") -> str:
+        """Return the imports, the settings and the call."""
         imports, backend = self.backend_source()
         lines = ["import torch", *imports]
+        if self.engine is not None:
+            lines += [f"import {name}" for name in self.engine.modules]  # So that a missing one shows here.
         for key, value in self.config.items():
             area, name = key.split(".", 1)
             module = torchapi.CONFIG_MODULES[area]
             lines += [f"import {module}", f"{module}.{name} = {value!r}"]
-        lines.append(f"compiled = {self.call_source(model, f'backend={backend}')}")
+        call = self.call_source(model, f"backend={backend}")
+        if self.engine is not None:
+            call = self.engine.call_source(model, self.options, dynamic=bool(self.dynamic))
+        lines.append(f"compiled = {call}")
         return "\n".join(lines) + "\n"
 
     def call_source(self, *arguments_before: str) -> str:
@@ -117,6 +163,8 @@ class Recipe:
 
     def backend_source(self) -> tuple[list[str], str]:
         """Return the imports and the expression that name the backend in source."""
+        if self.engine is not None:
+            return [], repr(self.backend)
         if isinstance(self.backend, str):
             return registering_import(self.backend), repr(self.backend)
         if hasattr(self.backend, "to_source"):
@@ -144,6 +192,30 @@ class Recipe:
             "config": {key: repr(value) for key, value in self.config.items()},
             "source": self.to_source(),
         }
+
+
+def deployable(recipe: Recipe, engine: Engine) -> Recipe:
+    """Return a recipe for an engine with all its options in one place, or raise where something can mean nothing."""
+    own = {key: value for key, value in recipe.config.items() if key.startswith(f"{engine.name}.")}
+    config = {key: value for key, value in recipe.config.items() if key not in own}
+    options = {**recipe.options, **{key.removeprefix(f"{engine.name}."): value for key, value in own.items()}}
+    if recipe.mode is not None:
+        raise UsageError(
+            f"{engine.name} has no mode {recipe.mode!r}: modes are torch.compile's", hint="leave out --mode (mode=)"
+        )
+    if recipe.fullgraph:
+        raise UsageError(
+            f"fullgraph means nothing to {engine.name}, which gets the model as one graph",
+            hint="leave out --fullgraph (fullgraph=)",
+        )
+    for key in config:
+        validate_config_key(key)
+        if not engine.obeys_inductor:
+            raise UsageError(
+                f"{engine.name} does not obey the compiler setting {key}",
+                hint=f"its own settings are written {engine.name}.NAME=VALUE",
+            )
+    return replace(recipe, config=config, options=options)
 
 
 def registering_import(backend: str) -> list[str]:

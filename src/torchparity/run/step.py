@@ -24,6 +24,7 @@ from torchparity.run.collect import (
     output_leaves,
     state_leaves,
 )
+from torchparity.run.engines import NotDeployed
 from torchparity.run.loss import PROJECTION, Loss, scalar_loss, tangents_of
 from torchparity.run.reference import NeedsPlainKernels, is_out_of_memory
 from torchparity.run.state import CallInputs, ModelState, RandomState
@@ -178,8 +179,8 @@ def describe_failure(error: BaseException, phase: str) -> Failure:
     inner = torchapi.inner_failure(error)
     frames = traceback.extract_tb(inner.__traceback__)
     frame = f"{frames[-1].filename}:{frames[-1].lineno} {frames[-1].name}" if frames else ""
-    stage = "compile" if torchapi.is_compile_failure(error) else "run"
-    message = str(inner).strip() or str(error).strip()
+    stage = "compile" if isinstance(error, NotDeployed) or torchapi.is_compile_failure(error) else "run"
+    message = (str(inner).strip() if not isinstance(error, NotDeployed) else "") or str(error).strip()
     return Failure(
         type=type(inner).__name__,
         message=message.splitlines()[0][:500] if message else "",
