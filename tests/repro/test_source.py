@@ -12,7 +12,7 @@ from torch.fx import Graph, GraphModule
 
 from torchparity.errors import CaseError
 from torchparity.repro import standalone
-from torchparity.repro.source import _inspect_argument, write_graph
+from torchparity.repro.source import _inspect_argument, operations, write_graph
 
 
 def made(source):
@@ -231,3 +231,15 @@ def test_an_operator_that_nobody_owns_is_refused():
         "the custom operator source_test_nobody::lost does not tell which module registers it"
     )
     library._destroy()
+
+
+def test_a_graph_read_back_has_the_operations_it_had():
+    def build(graph, x):
+        steps = graph.call_function(torch.arange, (3,), {"device": torch.device("cpu")})
+        return (graph.call_function(torch.add, (x, steps)),)
+
+    graph_module = graph_of(build, ["x"])
+    holder = torch.nn.Module()
+    holder.model = made(write_graph(graph_module))
+    traced = standalone.as_graphs(holder).model
+    assert [node.target for node in operations(traced)] == [node.target for node in operations(graph_module)]

@@ -15,6 +15,8 @@ from torchparity.errors import UsageError
 
 STAGES = ("decomposition", "pre_grad", "joint", "post_grad", "lowering", "codegen")
 # The setting that holds a pass of the user's, for each stage that has one.
+# A graph that was compiled before without the fault would be found in these.
+NO_CACHES = {"functorch.enable_autograd_cache": False, "inductor.fx_graph_cache": False}
 SETTINGS = {
     "pre_grad": "pre_grad_custom_pass",
     "joint": "joint_custom_post_pass",
@@ -49,7 +51,7 @@ class WrongStage:
 
     def __call__(self, graph_module: GraphModule, inputs: list[Any], **options: Any) -> Callable[..., Any]:
         """Compile as torch.compile asks a backend to."""
-        with self.planted(), torchapi.patched_config({"functorch.enable_autograd_cache": False}):
+        with self.planted(), torchapi.patched_config(NO_CACHES):
             return torchapi.inductor.inductor_compile(graph_module, inputs, self.decompositions())
 
     def decompositions(self) -> dict[Any, Callable[..., Any]] | None:

@@ -148,7 +148,8 @@ class Recording(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Record one call."""
-        if any(isinstance(leaf, torch.fx.Proxy) for leaf in tree_leaves((args, kwargs))):
+        # Making a device is no operation; torch 2.11 asks about it all the same.
+        if func is torch.device or any(isinstance(leaf, torch.fx.Proxy) for leaf in tree_leaves((args, kwargs))):
             return func(*args, **(kwargs or {}))
         return self.tracer.create_proxy("call_function", func, tuple(args), dict(kwargs or {}))
 
