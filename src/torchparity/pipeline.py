@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from torchparity.jobs.arguments import recipe_for, subject_of
 from torchparity.jobs.checking import check
 from torchparity.jobs.finding import blame_model, find_failing
 from torchparity.jobs.minifying import leave_issue, minify
-from torchparity.jobs.watching import explain
+from torchparity.jobs.watching import CaptureWarning, explain
 from torchparity.minifier.chase import BudgetSpent, Question
 from torchparity.minifier.driver import SECONDS as QUERY_SECONDS
 from torchparity.minifier.driver import Minified, default_workers
@@ -152,7 +153,13 @@ class Look:
         if isinstance(self.subject, Case):
             return self.subject, verdict
         run.tell("capturing, and judging every graph")
-        return find_failing(self.subject, pool=pool, limits=run.limits(self.limits), **self.how)
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always", CaptureWarning)
+            try:
+                return find_failing(self.subject, pool=pool, limits=run.limits(self.limits), **self.how)
+            finally:
+                told = [str(entry.message) for entry in caught if issubclass(entry.category, CaptureWarning)]
+                run.keep(notes=tuple(dict.fromkeys(told)))
 
     def drawn(self, case: Case, verdict: Verdict) -> FailingGraph:
         """Return the facts and the picture of a graph; keep its bundle."""

@@ -16,7 +16,12 @@ FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 FILE = re.compile(r"# ([\w.]+\.py)\n")
 COMMAND = re.compile(r"\$ (?P<command>.+?)(?:  # exits with (?P<code>\d+))?$")
 # Pages whose commands a newcomer can type, from top to bottom, in an empty folder.
-PAGES = ["quick-start.md", "ci.md", "pytest.md", "backends.md"]
+PAGES = [
+    "ci.md",
+    "pytest.md",
+    pytest.param("quick-start.md", marks=pytest.mark.slow),
+    pytest.param("backends.md", marks=pytest.mark.slow),
+]
 NOT_HERE = re.compile(r"^(git|pip|python3? -m venv|\S*/bin/|docker|torchrun)\b")
 
 

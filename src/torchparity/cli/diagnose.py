@@ -90,7 +90,7 @@ def diagnose(
                 "backward": True if backward else None,
                 "config": dict(read_setting(entry) for entry in config or []),
             }
-            check_with = apart(what, how, device, limits)
+            check_with = apart(what, how, device, limits_of(min(timeout, seconds or timeout), memory))
         folder = folder_for(out, subject)
         found = run_diagnosis(
             subject,

@@ -62,7 +62,7 @@ def find_failing(
     subject = subject_of(model, args, kwargs, ())
     how: dict[str, Any] = {"dynamic": dynamic, "train": train, "backward": backward, "autocast": autocast, "seed": seed}
     how |= {"mode": mode, "options": options, "config": config}
-    asked = 0
+    asked, unknown = 0, list[str]()
     with (
         tempfile.TemporaryDirectory(prefix="torchparity-") as name,
         contextlib.nullcontext(pool) if pool is not None else Pool(workers=1) as workers,
@@ -72,8 +72,11 @@ def find_failing(
             verdict = run_bundle(Path(name) / case.name, pool=workers, limits=limits)
             if verdict.status is Status.DIFFERS:
                 return case, verdict
+            if verdict.status is Status.UNKNOWN:
+                unknown.append(f"{case.name}: {'; '.join(verdict.reasons)}")
+    rest = f", {len(unknown)} of them unknown ({unknown[0]})" if unknown else ""
     raise NoFailingGraph(
-        f"no graph of {subject.title()} fails by itself ({asked} were judged)",
+        f"no graph of {subject.title()} fails by itself ({asked} were judged{rest})",
         hint="`torchparity check` judges the model as a whole",
     )
 

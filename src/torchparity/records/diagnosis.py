@@ -102,7 +102,10 @@ class Smallest:
 
 @dataclass(frozen=True, kw_only=True)
 class Diagnosis:
-    """Everything that one investigation found, as far as it came. `ended` says where and why it ended."""
+    """Everything that one investigation found, as far as it came. `ended` says where and why it ended.
+
+    `notes` tell what could not be looked at: graphs that could not be written down.
+    """
 
     subject: str
     backend: str
@@ -115,6 +118,7 @@ class Diagnosis:
     smallest: Smallest | None = None
     blame: Blame | None = None
     stages: tuple[StageRun, ...] = ()
+    notes: tuple[str, ...] = ()
     ended: str = ""
     interrupted: bool = False
     environment: Mapping[str, Any] = field(default_factory=dict)

@@ -7,7 +7,7 @@ from torchparity.report.findings import HOW, STAGES, short_line
 from torchparity.report.terminal import where_cell
 
 PAGE = "index.html"
-LONG = 160
+LONG = 240
 
 
 def five_lines(found: Diagnosis) -> list[tuple[str, str]]:
