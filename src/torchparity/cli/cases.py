@@ -11,6 +11,18 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from torchparity.cli.options import (
+    Json,
+    Leaves,
+    PlainAutocast,
+    PlainBackward,
+    PlainDevice,
+    PlainDynamic,
+    PlainTrain,
+    Quiet,
+    Seed,
+    Target,
+)
 from torchparity.cli.progress import ProgressLine
 from torchparity.cli.target import load_subject
 from torchparity.errors import UsageError
@@ -30,16 +42,16 @@ WORST_FIRST = (Status.DIFFERS, Status.UNKNOWN, Status.SAME)
 
 
 def capture(
-    target: Annotated[str, typer.Argument(help="file.py:name or package.module:name.")],
+    target: Target,
     out: Annotated[Path, typer.Option("--out", help="Folder for the bundles.")] = Path("cases"),
     backend: Annotated[str, typer.Option("--backend", help="The backend the cases will be judged by.")] = "inductor",
-    train: Annotated[bool, typer.Option("--train", help="Train mode, forward and backward.")] = False,
-    backward: Annotated[bool, typer.Option("--backward", help="Backward too, in eval mode.")] = False,
-    autocast: Annotated[str | None, typer.Option("--autocast", help="Run under autocast: bfloat16 or float16.")] = None,
-    dynamic: Annotated[bool | None, typer.Option("--dynamic/--static", help="Dynamic shapes on or off.")] = None,
+    train: PlainTrain = False,
+    backward: PlainBackward = False,
+    autocast: PlainAutocast = None,
+    dynamic: PlainDynamic = None,
     calls: Annotated[int, typer.Option("--calls", help="Calls of each graph to keep.")] = 1,
-    device: Annotated[str | None, typer.Option("--device", help="Move model and inputs there first.")] = None,
-    seed: Annotated[int, typer.Option("--seed", help="Seed of everything random.")] = 0,
+    device: PlainDevice = None,
+    seed: Seed = 0,
 ) -> None:
     """Write every graph of one run as a bundle: after Dynamo and after AOTAutograd, forward and backward."""
     subject = load_subject(target, device=device)
@@ -75,9 +87,9 @@ def run(
     times: Annotated[int, typer.Option("--times", help="Judge it so often, each time in a process of its own.")] = 1,
     timeout: Annotated[float, typer.Option("--timeout", help="Seconds it may take.")] = 1800.0,
     memory: Annotated[float | None, typer.Option("--memory", help="GiB of memory it may take.")] = None,
-    json: Annotated[Path | None, typer.Option("--json", help="Write everything to this file.")] = None,
-    leaves: Annotated[int, typer.Option("--leaves", help="Rows of the table.")] = 10,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")] = False,
+    json: Json = None,
+    leaves: Leaves = 10,
+    quiet: Quiet = False,
 ) -> None:
     """Judge one bundle in a clean process.
 

@@ -15,9 +15,22 @@ from rich.console import Console
 from rich.markup import escape
 
 from torchparity.cli.cases import limits_of
-from torchparity.cli.diagnosis import Autocast, Backend, Backward, Device, Dynamic, Memory, Quiet, Train, What
 from torchparity.cli.isolated import check_elsewhere
 from torchparity.cli.minify import Watcher, seconds_of
+from torchparity.cli.options import (
+    Autocast,
+    Backend,
+    Backward,
+    Budget,
+    Device,
+    Dynamic,
+    Memory,
+    Quiet,
+    Timeout,
+    Train,
+    What,
+    Workers,
+)
 from torchparity.cli.settings import read_setting
 from torchparity.cli.target import load_subject
 from torchparity.errors import UsageError
@@ -51,9 +64,9 @@ def with_json(arguments: list[str]) -> list[str]:
 def diagnose(
     what: What,
     out: Annotated[Path | None, typer.Option("--out", help="Folder of this run; runs/DATE-NAME by default.")] = None,
-    budget: Annotated[str | None, typer.Option("--budget", help="Time to spend: 90s, 5m, 1h.")] = None,
-    workers: Annotated[int | None, typer.Option("--workers", help="Queries at once.")] = None,
-    timeout: Annotated[float, typer.Option("--timeout", help="Seconds one query may take.")] = 600.0,
+    budget: Budget = None,
+    workers: Workers = None,
+    timeout: Timeout = 600.0,
     memory: Memory = None,
     backend: Backend = "inductor",
     mode: Annotated[str | None, typer.Option("--mode", help="For a model: a torch.compile mode.")] = None,

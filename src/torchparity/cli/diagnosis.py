@@ -10,6 +10,25 @@ from rich.console import Console
 
 from torchparity.cli.cases import limits_of
 from torchparity.cli.minify import Watcher
+from torchparity.cli.options import (
+    Autocast,
+    Backend,
+    Backward,
+    Device,
+    Dynamic,
+    Json,
+    Memory,
+    PlainBackward,
+    PlainDevice,
+    PlainDynamic,
+    PlainTrain,
+    Quiet,
+    Seed,
+    Target,
+    Timeout,
+    Train,
+    What,
+)
 from torchparity.cli.target import find_target, load_subject
 from torchparity.errors import UsageError
 from torchparity.execute.pool import Pool
@@ -22,19 +41,6 @@ from torchparity.report.machine import plain_data, write_data
 from torchparity.repro.bundle import located, read_bundle
 from torchparity.repro.case import Case
 from torchparity.run.subject import Subject
-
-# Options that commands about a failing case or model share.
-What = Annotated[str, typer.Argument(help="A bundle that fails, or a model: file.py:name.")]
-Timeout = Annotated[float, typer.Option("--timeout", help="Seconds one compilation may take.")]
-Memory = Annotated[float | None, typer.Option("--memory", help="GiB of memory one compilation may take.")]
-Backend = Annotated[str, typer.Option("--backend", help="For a model: the compiler that is wrong.")]
-Train = Annotated[bool, typer.Option("--train", help="For a model: train mode, forward and backward.")]
-Backward = Annotated[bool, typer.Option("--backward", help="For a model: backward too, in eval mode.")]
-Autocast = Annotated[str | None, typer.Option("--autocast", help="For a model: bfloat16 or float16.")]
-Dynamic = Annotated[bool | None, typer.Option("--dynamic/--static", help="For a model: dynamic shapes.")]
-Device = Annotated[str | None, typer.Option("--device", help="For a model: move it there first.")]
-Json = Annotated[Path | None, typer.Option("--json", help="Write everything to this file.")]
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")]
 
 
 def locate(
@@ -94,17 +100,17 @@ def blame(
 
 
 def passes(
-    target: Annotated[str, typer.Argument(help="file.py:name or package.module:name.")],
+    target: Target,
     own: Annotated[
         str | None, typer.Option("--passes", help="A list of your own passes, functions on a graph: file.py:name.")
     ] = None,
-    train: Annotated[bool, typer.Option("--train", help="Train mode, forward and backward.")] = False,
-    backward: Annotated[bool, typer.Option("--backward", help="Backward too, in eval mode.")] = False,
+    train: PlainTrain = False,
+    backward: PlainBackward = False,
     iterations: Annotated[int, typer.Option("--iterations", help="Steps of the optimizer.")] = 1,
     optimizer: Annotated[str | None, typer.Option("--optimizer", help="For the steps: sgd, adam, ...")] = None,
-    dynamic: Annotated[bool | None, typer.Option("--dynamic/--static", help="Dynamic shapes on or off.")] = None,
-    device: Annotated[str | None, typer.Option("--device", help="Move model and inputs there first.")] = None,
-    seed: Annotated[int, typer.Option("--seed", help="Seed of everything random.")] = 0,
+    dynamic: PlainDynamic = None,
+    device: PlainDevice = None,
+    seed: Seed = 0,
     everything: Annotated[bool, typer.Option("--all", help="Show passes that changed nothing, too.")] = False,
     json: Json = None,
 ) -> None:

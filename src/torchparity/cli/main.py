@@ -15,6 +15,26 @@ from rich.console import Console
 from torchparity.cli import cases, diagnose, diagnosis, explain, minify
 from torchparity.cli.complaint import complain
 from torchparity.cli.isolated import check_elsewhere
+from torchparity.cli.options import (
+    MODEL,
+    OUTPUT,
+    Config,
+    FreshCache,
+    Fullgraph,
+    Json,
+    Leaves,
+    Optimizer,
+    PlainAutocast,
+    PlainBackend,
+    PlainBackward,
+    PlainDevice,
+    PlainDynamic,
+    PlainMode,
+    PlainTrain,
+    Quiet,
+    Seed,
+    Target,
+)
 from torchparity.cli.outputs import Outputs, command_line
 from torchparity.cli.progress import ProgressLine
 from torchparity.cli.ranks import check_on_ranks
@@ -37,12 +57,9 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 
-MODEL = "What to run"
-COMPILER = "The compiler"
 JUDGEMENT = "The judgement"
 SAFETY = "Safety"
 RANKS = "Under torchrun"
-OUTPUT = "Output"
 
 
 def show_version(value: bool) -> None:
@@ -63,26 +80,14 @@ def common(
 
 @app.command()
 def check(
-    target: Annotated[
-        str, typer.Argument(help="file.py:name or package.module:name; a model, a function or a factory.")
-    ],
-    train: Annotated[
-        bool, typer.Option("--train", help="Train mode, forward and backward.", rich_help_panel=MODEL)
-    ] = False,
-    backward: Annotated[
-        bool, typer.Option("--backward", help="Backward too, in eval mode.", rich_help_panel=MODEL)
-    ] = False,
+    target: Target,
+    train: PlainTrain = False,
+    backward: PlainBackward = False,
     steps: Annotated[
         int | None, typer.Option("--steps", help="Optimizer steps to compare.", rich_help_panel=MODEL)
     ] = None,
-    optimizer: Annotated[
-        str | None,
-        typer.Option("--optimizer", help="A torch.optim class, such as adamw.", rich_help_panel=MODEL),
-    ] = None,
-    autocast: Annotated[
-        str | None,
-        typer.Option("--autocast", help="Run under autocast: bfloat16 or float16.", rich_help_panel=MODEL),
-    ] = None,
+    optimizer: Optimizer = None,
+    autocast: PlainAutocast = None,
     loss: Annotated[
         str | None,
         typer.Option("--loss", help="projection (seeded, the default) or mean.", rich_help_panel=MODEL),
@@ -91,28 +96,14 @@ def check(
         bool,
         typer.Option("--input-gradients", help="Ask for gradients of all float inputs.", rich_help_panel=MODEL),
     ] = False,
-    device: Annotated[
-        str | None, typer.Option("--device", help="Move model and inputs there first.", rich_help_panel=MODEL)
-    ] = None,
-    seed: Annotated[int, typer.Option("--seed", help="Seed of everything random.", rich_help_panel=MODEL)] = 0,
-    backend: Annotated[
-        str, typer.Option("--backend", help="Any torch.compile backend.", rich_help_panel=COMPILER)
-    ] = "inductor",
-    mode: Annotated[str | None, typer.Option("--mode", help="A torch.compile mode.", rich_help_panel=COMPILER)] = None,
-    dynamic: Annotated[
-        bool | None,
-        typer.Option("--dynamic/--static", help="Dynamic shapes on or off.", rich_help_panel=COMPILER),
-    ] = None,
-    fullgraph: Annotated[
-        bool, typer.Option("--fullgraph", help="Refuse graph breaks.", rich_help_panel=COMPILER)
-    ] = False,
-    config: Annotated[
-        list[str] | None,
-        typer.Option("--config", help="AREA.KEY=VALUE, such as inductor.max_fusion_size=1.", rich_help_panel=COMPILER),
-    ] = None,
-    fresh_cache: Annotated[
-        bool, typer.Option("--fresh-cache", help="Compile with an empty cache.", rich_help_panel=COMPILER)
-    ] = False,
+    device: PlainDevice = None,
+    seed: Seed = 0,
+    backend: PlainBackend = "inductor",
+    mode: PlainMode = None,
+    dynamic: PlainDynamic = None,
+    fullgraph: Fullgraph = False,
+    config: Config = None,
+    fresh_cache: FreshCache = False,
     tolerance: Annotated[
         float | None,
         typer.Option(
@@ -148,17 +139,15 @@ def check(
         bool,
         typer.Option("--different-graphs", help="Ranks may compile different graphs.", rich_help_panel=RANKS),
     ] = False,
-    json: Annotated[
-        Path | None, typer.Option("--json", help="Write everything to this file.", rich_help_panel=OUTPUT)
-    ] = None,
+    json: Json = None,
     junit: Annotated[
         Path | None, typer.Option("--junit", help="Write a JUnit file, for CI.", rich_help_panel=OUTPUT)
     ] = None,
     summary: Annotated[
         Path | None, typer.Option("--summary", help="Add Markdown to this file, for CI.", rich_help_panel=OUTPUT)
     ] = None,
-    leaves: Annotated[int, typer.Option("--leaves", help="Rows of the table.", rich_help_panel=OUTPUT)] = 10,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress.", rich_help_panel=OUTPUT)] = False,
+    leaves: Leaves = 10,
+    quiet: Quiet = False,
 ) -> None:
     """Compare a model with its compiled form.
 

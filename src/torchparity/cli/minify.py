@@ -13,6 +13,19 @@ from rich.markup import escape
 from rich.status import Status as Spinner
 
 from torchparity.cli.cases import limits_of
+from torchparity.cli.options import (
+    Autocast,
+    Backend,
+    Backward,
+    Budget,
+    Device,
+    Dynamic,
+    Memory,
+    Quiet,
+    Timeout,
+    Train,
+    Workers,
+)
 from torchparity.cli.target import load_subject
 from torchparity.errors import UsageError
 from torchparity.execute.pool import Pool
@@ -36,18 +49,18 @@ def minify(
         str | None,
         typer.Option("--check", help="Command that decides; {} is a bundle. Exit 0 interesting, 1 not, 125 unknown."),
     ] = None,
-    budget: Annotated[str | None, typer.Option("--budget", help="Time to spend: 90s, 5m, 1h.")] = None,
+    budget: Budget = None,
     queries: Annotated[int | None, typer.Option("--queries", help="Queries to spend.")] = None,
-    workers: Annotated[int | None, typer.Option("--workers", help="Queries at once.")] = None,
-    timeout: Annotated[float, typer.Option("--timeout", help="Seconds one query may take.")] = 300.0,
-    memory: Annotated[float | None, typer.Option("--memory", help="GiB of memory one query may take.")] = None,
-    backend: Annotated[str, typer.Option("--backend", help="For a model: the compiler that is wrong.")] = "inductor",
-    train: Annotated[bool, typer.Option("--train", help="For a model: train mode, forward and backward.")] = False,
-    backward: Annotated[bool, typer.Option("--backward", help="For a model: backward too, in eval mode.")] = False,
-    autocast: Annotated[str | None, typer.Option("--autocast", help="For a model: bfloat16 or float16.")] = None,
-    dynamic: Annotated[bool | None, typer.Option("--dynamic/--static", help="For a model: dynamic shapes.")] = None,
-    device: Annotated[str | None, typer.Option("--device", help="For a model: move it there first.")] = None,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")] = False,
+    workers: Workers = None,
+    timeout: Timeout = 300.0,
+    memory: Memory = None,
+    backend: Backend = "inductor",
+    train: Train = False,
+    backward: Backward = False,
+    autocast: Autocast = None,
+    dynamic: Dynamic = None,
+    device: Device = None,
+    quiet: Quiet = False,
 ) -> None:
     """Make a failure as small as it goes: the smallest script that still fails, run three times in cold processes.
 
