@@ -113,10 +113,17 @@ def test_deadly_kinds_really_kill(kind, code):
 def test_a_hang_really_hangs():
     script = (
         "import torch; from torchparity.faults import plant;"
-        "torch.compile(torch.sin, backend=plant('hang'))(torch.ones(2))"
+        "torch.compile(torch.sin, backend=plant('hang', site=None))(torch.ones(2)); print('warm', flush=True);"
+        "torch.compiler.reset(); torch.compile(torch.sin, backend=plant('hang'))(torch.ones(2))"
     )
-    with pytest.raises(subprocess.TimeoutExpired):
-        subprocess.run([sys.executable, "-c", script], capture_output=True, timeout=25)
+    process = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True)
+    try:
+        assert process.stdout.readline() == "warm\n"
+        with pytest.raises(subprocess.TimeoutExpired):
+            process.wait(timeout=5)
+    finally:
+        process.kill()
+        process.communicate()
 
 
 @pytest.mark.parametrize(

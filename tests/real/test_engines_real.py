@@ -81,7 +81,7 @@ def judged(model, args, kwargs=None, *, backend, **options):
 SLOW = pytest.mark.slow
 PAIRS = [
     (mlp, "onnxruntime"),
-    (bert, "onnxruntime"),
+    pytest.param(bert, "onnxruntime", marks=SLOW),
     (conv, "openvino"),
     pytest.param(conv, "onnxruntime", marks=SLOW),
     pytest.param(mlp, "openvino", marks=SLOW),

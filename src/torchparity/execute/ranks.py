@@ -6,6 +6,7 @@ up, while a collective hangs. Every answer is numbered: a rank that is at anothe
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import time
@@ -159,6 +160,8 @@ class Ranks:
         """Say what this rank does from now on, and, where that is not a run, how long it may take at least."""
         self._phase = (phase, time.monotonic(), False)
         self.allowed = max(self.seconds, at_least)
+        with contextlib.suppress(RuntimeError):  # The store is gone: the watch finds the same, and ends this process.
+            self.store.set(f"phase/{self.rank}", json.dumps({"phase": phase}))  # It may die before its next beat.
 
     def standing(self) -> dict[str, Any]:
         """Return what this rank does, since how many seconds, and whether it waits for others there, having failed."""
@@ -269,6 +272,9 @@ class Ranks:
         standings = []
         for rank in range(self.world):
             beat = read(store, f"beat/{rank}") or {}
+            begun = read(store, f"phase/{rank}") or {}
+            if begun and begun["phase"] != beat.get("phase"):  # The beat is from before that.
+                beat = {**beat, **begun, "seconds": 0.0, "line": "", "waits": False}
             what, detail = trouble.get(rank, ("", ""))
             if kind == LATE and beat.get("failure"):  # Then it is no wonder that others are late.
                 what, detail = FAILED, str(beat["failure"])
