@@ -12,7 +12,7 @@ from torchparity.diagnosis.blame import blame as blame_case
 from torchparity.diagnosis.investigation import Investigation, OutOfTime
 from torchparity.diagnosis.locate import locate as locate_case
 from torchparity.diagnosis.picture import draw
-from torchparity.errors import CaseError, UsageError
+from torchparity.errors import CaseError, ParityError, UsageError
 from torchparity.execute.isolated import run_bundle
 from torchparity.execute.outcome import Limits
 from torchparity.execute.pool import Pool
@@ -78,10 +78,12 @@ def diagnose(
                 return run.end("there was no time to check the model")
             run.keep(verdict=verdict, environment=verdict.environment)
             if verdict.status is not Status.DIFFERS:
-                return run.end("there is nothing to find")
+                return run.end("nothing to find" if verdict.status is Status.SAME else "the check has no answer")
 
             run.keep(story=run.stage("story", look.story))
             failing = run.stage("graph", lambda: look.failing(verdict, run, pool))
+            if failing is None and run.out_of_time:
+                return run.end("the budget is spent")
             if failing is None:
                 run.keep(blame=run.stage("blame", lambda: look.blame_whole(run)))
                 return run.end("no graph of the model fails by itself")
@@ -165,6 +167,10 @@ class Look:
         """Return the facts and the picture of a graph; keep its bundle."""
         if self.folder is not None:
             write_bundle(case, self.folder / GRAPH)
+        try:
+            nodes = draw(case)
+        except ParityError:  # A backend that only the workers can import; what is known of the graph is still told.
+            nodes = ()
         return FailingGraph(
             name=case.name,
             level=case.level,
@@ -172,7 +178,7 @@ class Look:
             operations=case.compute_nodes,
             inputs=len(case.inputs),
             kind=verdict.kind,
-            nodes=draw(case),
+            nodes=nodes,
         )
 
     def locate(self, case: Case, run: Investigation, pool: Pool) -> Any:

@@ -59,6 +59,7 @@ def test_a_budget_stops_the_stage_that_is_under_way_and_skips_the_rest(clock):
     assert run.stage("locate", long) is None
     assert run.stage("minify", lambda: pytest.fail("was begun")) is None
     assert [(stage.name, stage.ending) for stage in run.found.stages] == [("locate", "stopped"), ("minify", "skipped")]
+    assert run.out_of_time
 
 
 def test_no_run_may_outlast_the_budget(clock):

@@ -135,7 +135,7 @@ def test_the_issue_says_who_is_to_blame(found):
 def test_where_nothing_differs_there_is_nothing_to_find(tmp_path):
     model, args = made()
     result = torchparity.diagnose(model, args, backend="aot_eager", out=tmp_path / "run")
-    assert (result.status, result.exit_code, result.ended) == (Status.SAME, 0, "there is nothing to find")
+    assert (result.status, result.exit_code, result.ended) == (Status.SAME, 0, "nothing to find")
     assert [stage.name for stage in result.stages] == ["check"]
     assert (tmp_path / "run" / "index.html").is_file()
 

@@ -61,6 +61,11 @@ class Investigation:
         """How many seconds of the budget are left; None where there is none."""
         return None if self.budget is None else max(0.0, self.budget - (time.monotonic() - self.began))
 
+    @property
+    def out_of_time(self) -> bool:
+        """Whether the last stage had no time, or not enough."""
+        return bool(self.found.stages) and self.found.stages[-1].ending in (SKIPPED, STOPPED)
+
     def limits(self, limits: Limits) -> Limits:
         """Return limits that no single run may stretch beyond the budget."""
         left = self.left
