@@ -35,7 +35,11 @@ class UsageError(ParityError):
 
 
 class NoFailingGraph(UsageError):
-    """None of a model's graphs fails by itself; the model as a whole still may."""
+    """None of a model's graphs fails by itself; the model as a whole still may. `unknown` could not be judged."""
+
+    def __init__(self, message: str, *, hint: str, unknown: int = 0) -> None:
+        super().__init__(message, hint=hint)
+        self.unknown = unknown
 
 
 class TargetError(ParityError):

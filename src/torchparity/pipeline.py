@@ -12,7 +12,7 @@ from torchparity.diagnosis.blame import blame as blame_case
 from torchparity.diagnosis.investigation import Investigation, OutOfTime
 from torchparity.diagnosis.locate import locate as locate_case
 from torchparity.diagnosis.picture import draw
-from torchparity.errors import CaseError, ParityError, UsageError
+from torchparity.errors import CaseError, NoFailingGraph, ParityError, UsageError
 from torchparity.execute.isolated import run_bundle
 from torchparity.execute.outcome import Limits
 from torchparity.execute.pool import Pool
@@ -26,8 +26,10 @@ from torchparity.minifier.driver import SECONDS as QUERY_SECONDS
 from torchparity.minifier.driver import Minified, default_workers
 from torchparity.minifier.log import curve_of
 from torchparity.records import (
+    Blame,
     Diagnosis,
     FailingGraph,
+    Kind,
     Progress,
     ProgressCallback,
     Smallest,
@@ -37,10 +39,11 @@ from torchparity.records import (
     Verdict,
 )
 from torchparity.report.findings import blame_text
-from torchparity.report.page import write_run
+from torchparity.report.page import make_folder, write_run
 from torchparity.repro.bundle import write_bundle
 from torchparity.repro.case import Case
 from torchparity.repro.source import SCRIPT
+from torchparity.run.engines import inference_only
 from torchparity.run.subject import Subject
 
 # What `minify` leaves of the budget for what comes after it.
@@ -73,32 +76,28 @@ def diagnose(
     run = Investigation(**look.titles(), budget=budget, listen=listen, save=look.save)
     try:
         with Pool(workers=workers or default_workers()) as pool:
-            verdict = run.stage("check", lambda: look.check(run, pool, check_with), needed=True)
+            verdict = run.stage("check", lambda: look.check(run, pool, check_with), keep=as_verdict, needed=True)
             if verdict is None:
                 return run.end("there was no time to check the model")
-            run.keep(verdict=verdict, environment=verdict.environment)
             if verdict.status is not Status.DIFFERS:
                 return run.end("nothing to find" if verdict.status is Status.SAME else "the check has no answer")
 
-            run.keep(story=run.stage("story", look.story))
-            failing = run.stage("graph", lambda: look.failing(verdict, run, pool))
-            if failing is None and run.out_of_time:
-                return run.end("the budget is spent")
+            run.stage("story", look.story, keep=lambda story: {"story": story})
+            failing = run.stage("graph", lambda: look.failing(verdict, run, pool), keep=look.drawn)
+            if failing is None and not none_fails(run.error):
+                return run.end("the graphs were not judged")
             if failing is None:
-                run.keep(blame=run.stage("blame", lambda: look.blame_whole(run)))
+                run.stage("blame", lambda: look.blame_whole(verdict, run), keep=as_blame)
                 return run.end("no graph of the model fails by itself")
             case, seen = failing
-            run.keep(graph=look.drawn(case, seen))
 
-            run.keep(located=run.stage("locate", lambda: look.locate(case, run, pool)))
-            small = run.stage("minify", lambda: look.minify(case, seen, run, pool))
-            if small is not None:
-                run.keep(smallest=look.smallest(small))
+            run.stage("locate", lambda: look.locate(case, run, pool), keep=lambda located: {"located": located})
+            small = run.stage("minify", lambda: look.minify(case, seen, run, pool), keep=look.smallest)
             if small is not None and small.reproduced == (0, 0):
                 return run.end("interrupted", interrupted=True)
 
-            blame = run.stage("blame", lambda: look.blame(small.case if small is not None else case, run, pool))
-            run.keep(blame=blame)
+            guilty = small.case if small is not None else case
+            blame = run.stage("blame", lambda: look.blame(guilty, run, pool), keep=as_blame)
             if small is not None and blame is not None and look.folder is not None:
                 leave_issue(small, look.folder / SMALL, blame=blame_text(blame))
     except KeyboardInterrupt:
@@ -117,6 +116,10 @@ class Look:
                 hint="diagnose the model, or capture it again",
             )
         self.recipe = subject.recipe if isinstance(subject, Case) else recipe_for(subject, **recipe_options(how))
+        if self.recipe.engine is not None and (how.get("train") or how.get("backward")):
+            raise inference_only(self.recipe.engine.name)
+        if folder is not None:
+            make_folder(folder)
 
     def titles(self) -> dict[str, str]:
         """Return what the diagnosis is of."""
@@ -163,15 +166,16 @@ class Look:
                 told = [str(entry.message) for entry in caught if issubclass(entry.category, CaptureWarning)]
                 run.keep(notes=tuple(dict.fromkeys(told)))
 
-    def drawn(self, case: Case, verdict: Verdict) -> FailingGraph:
+    def drawn(self, failing: tuple[Case, Verdict]) -> dict[str, FailingGraph]:
         """Return the facts and the picture of a graph; keep its bundle."""
+        case, verdict = failing
         if self.folder is not None:
             write_bundle(case, self.folder / GRAPH)
         try:
             nodes = draw(case)
         except ParityError:  # A backend that only the workers can import; what is known of the graph is still told.
             nodes = ()
-        return FailingGraph(
+        graph = FailingGraph(
             name=case.name,
             level=case.level,
             direction=case.direction,
@@ -180,6 +184,7 @@ class Look:
             kind=verdict.kind,
             nodes=nodes,
         )
+        return {"graph": graph}
 
     def locate(self, case: Case, run: Investigation, pool: Pool) -> Any:
         """Name the operation that introduces the error."""
@@ -195,14 +200,16 @@ class Look:
         budget = run.left * (1 - RESERVE) if run.left is not None else None
         out = self.folder / SMALL if self.folder is not None else None
         try:
-            return minify(case, out=out, budget=budget, limits=self.limits, listen=hear, pool=pool, verdict=verdict)
+            return minify(
+                case, out=out, budget=budget, limits=run.limits(self.limits), listen=hear, pool=pool, verdict=verdict
+            )
         except BudgetSpent:
             raise OutOfTime from None
 
-    def smallest(self, small: Minified) -> Smallest:
+    def smallest(self, small: Minified) -> dict[str, Smallest]:
         """Return what was made small, as a record."""
         path = SCRIPT if small.script_is_plain else f"case/{SCRIPT}"
-        return Smallest(
+        record = Smallest(
             operations=small.compute_nodes,
             inputs=len(small.inputs),
             started_from=small.started_from,
@@ -219,16 +226,34 @@ class Look:
             others=tuple(small.others),
             curve=curve_of(small.log),
         )
+        return {"smallest": record}
 
     def blame(self, case: Case, run: Investigation, pool: Pool) -> Any:
         """Name the stage of the compiler that does it."""
         return blame_case(case, pool=pool, limits=run.limits(self.limits), listen=run.tell)
 
-    def blame_whole(self, run: Investigation) -> Any:
-        """Name what lies between the graphs."""
+    def blame_whole(self, verdict: Verdict, run: Investigation) -> Any:
+        """Name what lies between the graphs, in this process."""
         if isinstance(self.subject, Case):
             raise CaseError(f"{self.subject.name} does not fail here", hint="`torchparity run` shows the verdict")
+        if verdict.kind == Kind.CRASHES.value:
+            raise CaseError("the compiler would crash this process too", hint="look at the graphs one by one")
         return blame_model(self.subject, listen=run.tell, **self.how)
+
+
+def as_verdict(verdict: Verdict) -> dict[str, Any]:
+    """Return what a diagnosis keeps of a verdict."""
+    return {"verdict": verdict, "environment": verdict.environment}
+
+
+def as_blame(blame: Blame) -> dict[str, Blame]:
+    """Return what a diagnosis keeps of who is to blame."""
+    return {"blame": blame}
+
+
+def none_fails(error: ParityError | None) -> bool:
+    """Tell whether every graph was judged, and none fails: only then something else is to blame."""
+    return isinstance(error, NoFailingGraph) and not error.unknown
 
 
 def recipe_options(how: Mapping[str, Any]) -> dict[str, Any]:

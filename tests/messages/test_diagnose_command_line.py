@@ -54,6 +54,9 @@ BAD = {
     "mode": (["diagnose", "m.py:make", "--mode", "fast"], "no torch.compile mode 'fast'", "max-autotune"),
     "full": (["diagnose", "m.py:make", "--out", "."], ". is not an empty folder", "another folder"),
     "json": (["diagnose", "m.py:make", "--json", "no/x.json"], "there is no folder no", "make it first"),
+    "json folder": (["diagnose", "m.py:make", "--json", "."], ". is a folder", "the name of a file"),
+    "unwritable": (["diagnose", "m.py:make", "--out", "/dev/null/x"], "cannot write to /dev/null/x", "another folder"),
+    "engine": (["diagnose", "m.py:make", "--backend", "aot_inductor", "--train"], "does not train", "--train"),
     "no run": (["report", "."], ". holds no run", "torchparity diagnose"),
     "no folder": (["report", "nowhere"], "nowhere holds no run", "torchparity diagnose"),
     "many": (["report", ".", "--json", "x.json"], ". is not one run", "name its folder"),
@@ -78,6 +81,12 @@ def test_a_run_is_shown_again(folder):
     assert (done.exit_code, done.stdout) == (0, "runs/one/index.html\n")
     assert (folder / "runs" / "one" / "index.html").is_file()
     assert json.loads((folder / "copy.json").read_text())["subject"] == "model.py:make"
+
+
+def test_a_run_is_no_bundle(folder, monkeypatch, capsys):
+    write_run(diagnosis(), folder / "one")
+    code, _, err = said(monkeypatch, capsys, "diagnose", "one", "-q")
+    assert (code, err.splitlines()[0]) == (2, "error: one is a run")
 
 
 def test_many_runs_get_an_index(folder):

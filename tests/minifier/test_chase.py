@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import threading
 import time
+from dataclasses import replace
 
 import pytest
 import torch
@@ -15,6 +16,7 @@ from torchparity.minifier.gate import Gate
 from torchparity.minifier.log import NAME, Log
 from torchparity.minifier.reduction import reduce_part
 from torchparity.minifier.signature import Answer, Signature, function_of
+from torchparity.repro.case import SourceBackend
 
 VALUE, STRIDE = Signature(kind="value"), Signature(kind="stride")
 
@@ -159,3 +161,14 @@ def test_no_answer_is_never_followed(case, tmp_path):
     gate = reduced(chase_of(case, tmp_path, judge))
     assert gate.current.compute_nodes == 2
     assert not gate.passing
+
+
+def test_a_backend_that_came_with_a_bundle_stays_with_its_parts(case, tmp_path):
+    backend = SourceBackend(imports=("import never_imported_here",), expression="'registered_there'")
+    carried = replace(
+        case, recipe=replace(case.recipe, backend=backend), files={"never_imported_here.py": "", "beside.py": ""}
+    )
+    chase = chase_of(carried, tmp_path, judge_both)
+    gate = reduced(chase)
+    assert set(chase.case_of(gate.current).files) == {"never_imported_here.py", "beside.py"}
+    assert (tmp_path / "case" / "never_imported_here.py").is_file()

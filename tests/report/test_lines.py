@@ -2,7 +2,7 @@ from dataclasses import replace
 
 from tests.report.samples import diagnosis
 
-from torchparity.records import Failure, StageRun, Status
+from torchparity.records import Failure, Kind, Mismatch, StageRun, Status
 from torchparity.report.lines import five_lines
 
 
@@ -64,3 +64,30 @@ def test_an_interrupted_script_was_not_run():
     small = replace(found.smallest, reproduced=(0, 0), complete=False)
     text = dict(five_lines(replace(found, smallest=small, interrupted=True)))["script"]
     assert text.endswith("(1 operation of 13, not run yet: interrupted, stopped early)")
+
+
+def test_a_kind_is_not_said_twice():
+    found = diagnosis()
+    mismatch = Mismatch(kind=Kind.MUTATION, detail="mutation", expected="written to", actual="left as it was")
+    leaf = replace(found.verdict.leaves[0], mismatches=(mismatch,), score=0.0)
+    text = dict(five_lines(replace(found, verdict=replace(found.verdict, leaves=(leaf,)))))["DIFFERS"]
+    assert text.endswith("output[0] differs in mutation written to became left as it was")
+
+
+def test_graphs_that_were_not_judged_are_not_said_to_agree():
+    stages = (StageRun(name="check", ending="done"), StageRun(name="graph", ending="skipped", note="no time"))
+    found = replace(diagnosis(), graph=None, located=None, stages=stages, ended="the graphs were not judged")
+    assert dict(five_lines(found))["where"] == "not known; skipped: no time"
+    agree = (stages[0], StageRun(name="graph", ending="found nothing", note="no graph of it fails"))
+    found = replace(found, stages=agree, ended="no graph of the model fails by itself")
+    assert dict(five_lines(found))["where"] == "in no graph by itself; found nothing: no graph of it fails"
+
+
+def test_a_stage_that_named_nothing_and_a_script_that_does_not_fail_say_so():
+    found = diagnosis()
+    stages = tuple(StageRun(name=name, ending="done") for name in ("check", "graph", "locate", "minify"))
+    located = replace(found.located, culprit=None)
+    small = replace(found.smallest, reproduced=(0, 3))
+    lines = dict(five_lines(replace(found, located=located, smallest=small, stages=stages)))
+    assert lines["where"] == "in graph 001_dynamo (13 operations); locate named nothing"
+    assert "does NOT reproduce: 0 of 3" in lines["script"]

@@ -7,10 +7,22 @@ import pytest
 from tests.report.samples import HOSTILE, diagnosis, hostile, leaf
 
 from torchparity.errors import UsageError
+from torchparity.execute.isolated import verdict_of
+from torchparity.execute.outcome import Ending, Outcome
 from torchparity.records import UNCHANGED, Histogram, Status
 from torchparity.report.charts import curve, histogram
 from torchparity.report.machine import plain_data
-from torchparity.report.page import heat, page_text, read_run, run_data, write_index, write_page, write_run
+from torchparity.report.page import (
+    heat,
+    make_folder,
+    moved,
+    page_text,
+    read_run,
+    run_data,
+    write_index,
+    write_page,
+    write_run,
+)
 
 
 class Elements(HTMLParser):
@@ -143,3 +155,27 @@ def test_a_curve_marks_what_was_adopted():
 )
 def test_a_node_is_coloured_by_what_it_introduces(introduced, kind, colour):
     assert heat({"introduced": introduced, "introduced_kind": kind}, 8.0) == colour
+
+
+@pytest.mark.parametrize("ending", list(Ending))
+def test_however_a_worker_ends_there_is_a_page(ending):
+    died = Outcome(ending=ending, signal=11 if ending is Ending.KILLED else None, exit_code=3, phase="candidate 1 2 x")
+    value = {"error": {"type": "UsageError", "message": "m", "hint": "h"}}
+    if ending is Ending.RETURNED:
+        with pytest.raises(UsageError):
+            verdict_of(replace(died, value=value), subject="m", backend="b")
+        return
+    found = replace(diagnosis(), verdict=verdict_of(died, subject="m", backend="b"))
+    assert '<section id="leaves"' in page_text(run_data(found))
+
+
+def test_a_run_that_was_moved_says_where_it_is_now(tmp_path):
+    data = moved(run_data(diagnosis()), tmp_path / "elsewhere")
+    assert dict(data["lines"])["page"] == f"{tmp_path}/elsewhere/index.html"
+    assert dict(data["lines"])["script"].startswith(f"{tmp_path}/elsewhere/small/repro.py")
+
+
+def test_a_folder_that_cannot_be_is_refused(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UsageError, match="cannot write to"):
+        make_folder(tmp_path / "file" / "run")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json as json_format
 import re
 from collections.abc import Callable
@@ -39,7 +40,7 @@ from torchparity.pipeline import diagnose as run_diagnosis
 from torchparity.records import Diagnosis, ProgressCallback, StageProgress, Status, Verdict
 from torchparity.report.lines import five_lines
 from torchparity.report.machine import write_data
-from torchparity.report.page import FACTS, read_run, run_data, runs_below, write_index, write_page
+from torchparity.report.page import FACTS, moved, read_run, run_data, runs_below, write_index, write_page
 from torchparity.report.terminal import STYLES
 from torchparity.repro.bundle import located, read_bundle
 from torchparity.repro.case import Case
@@ -87,6 +88,8 @@ def diagnose(
 
     Exit code: 0 same, 1 differs, 2 usage, 125 unknown, 130 interrupted (what was found is kept).
     """
+    if json is not None and json.is_dir():
+        raise UsageError(f"{json} is a folder", hint="give --json the name of a file")
     if json is not None and not json.absolute().parent.is_dir():
         raise UsageError(f"there is no folder {json.parent} to write {json.name} to", hint="make it first")
     if workers is not None and workers < 1:
@@ -95,14 +98,13 @@ def diagnose(
     limits = limits_of(timeout, memory)
     with StageWatcher(quiet=quiet) as watcher:
         subject = case_or_model(what, device)
-        how: dict[str, Any] = {}
+        how: dict[str, Any] = {"backend": backend, "mode": mode, "dynamic": dynamic, "train": train}
+        how |= {"autocast": autocast, "backward": True if backward else None}
+        how |= {"config": dict(map(read_setting, config or []))}
         check_with = None
-        if isinstance(subject, Subject):
-            how = {"backend": backend, "mode": mode, "dynamic": dynamic, "train": train, "autocast": autocast}
-            how |= {
-                "backward": True if backward else None,
-                "config": dict(read_setting(entry) for entry in config or []),
-            }
+        if isinstance(subject, Case):  # It says itself how it is compiled; what is asked for besides is refused.
+            how = {name: value for name, value in how.items() if value not in (None, False, {}, "inductor")}
+        else:
             check_with = apart(what, how, device, limits_of(min(timeout, seconds or timeout), memory))
         folder = folder_for(out, subject)
         found = run_diagnosis(
@@ -130,7 +132,7 @@ def report(
 ) -> None:
     """Make the page of a run again from its JSON, or the index of many runs."""
     if (runs / FACTS).exists():
-        data = read_run(runs)
+        data = moved(read_run(runs), runs)
         print(write_page(data, runs))
         if json is not None:
             write_data(data, json)
@@ -142,12 +144,15 @@ def report(
             f"{runs} holds no run", hint="name a folder that `torchparity diagnose` wrote, or one of those"
         )
     for folder in runs_below(runs):
-        write_page(read_run(folder), folder)
+        with contextlib.suppress(UsageError):  # The index says which of them cannot be read.
+            write_page(moved(read_run(folder), folder), folder)
     print(write_index(runs))
 
 
 def case_or_model(what: str, device: str | None) -> Case | Subject:
     """Return the case of a bundle, or the model that a target names."""
+    if (Path(what) / FACTS).is_file():
+        raise UsageError(f"{what} is a run", hint=f"`torchparity report {what}` shows it; its graph is {what}/graph")
     if Path(what).is_dir():
         return read_bundle(located(Path(what)))
     if ":" not in what:

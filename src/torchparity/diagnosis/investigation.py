@@ -24,7 +24,9 @@ from torchparity.records import (
 
 T = TypeVar("T")
 # What a stage usually takes, as a share of the first check: for the estimate of the time left, and nothing else.
-SHARES = {"check": 1.0, "story": 0.4, "graph": 0.8, "locate": 1.0, "minify": 3.0, "blame": 2.0}
+SHARES = {"check": 1.0, "story": 0.1, "graph": 0.7, "locate": 0.6, "minify": 1.6, "blame": 0.4}
+# How a run ended that did not come to its end: it was killed.
+UNFINISHED = "unfinished"
 # Under this many seconds nothing more is begun.
 TOO_LITTLE = 2.0
 
@@ -51,32 +53,36 @@ class Investigation:
         save: Callable[[Diagnosis], None] | None = None,
     ) -> None:
         now = datetime.now().astimezone().isoformat(timespec="seconds")
-        self.found = Diagnosis(subject=subject, backend=backend, began=now, folder=folder)
+        self.found = Diagnosis(subject=subject, backend=backend, began=now, folder=folder, ended=UNFINISHED)
         self.budget, self.listen, self.save = budget, listen, save
         self.began = time.monotonic()
         self.current = STAGES[0]
+        self.error: ParityError | None = None
 
     @property
     def left(self) -> float | None:
         """How many seconds of the budget are left; None where there is none."""
         return None if self.budget is None else max(0.0, self.budget - (time.monotonic() - self.began))
 
-    @property
-    def out_of_time(self) -> bool:
-        """Whether the last stage had no time, or not enough."""
-        return bool(self.found.stages) and self.found.stages[-1].ending in (SKIPPED, STOPPED)
-
     def limits(self, limits: Limits) -> Limits:
         """Return limits that no single run may stretch beyond the budget."""
         left = self.left
         return limits if left is None else dataclasses.replace(limits, seconds=max(1.0, min(limits.seconds, left)))
 
-    def stage(self, name: str, work: Callable[[], T], *, needed: bool = False) -> T | None:
+    def stage(
+        self,
+        name: str,
+        work: Callable[[], T | None],
+        *,
+        keep: Callable[[T], dict[str, Any]],
+        needed: bool = False,
+    ) -> T | None:
         """Run one stage; return what it found, None where that is nothing or there was no time for it.
 
-        What is `needed` raises its errors: without it there is nothing to tell.
+        What is found is kept as `keep` makes facts of it. What is `needed` raises its errors: without it there is
+        nothing to tell.
         """
-        self.current = name
+        self.current, self.error = name, None
         if self.left is not None and self.left < TOO_LITTLE:
             self._note(name, SKIPPED, 0.0, "the budget is spent")
             return None
@@ -88,18 +94,19 @@ class Investigation:
         except ParityError as error:
             if needed:
                 raise
+            self.error = error
             ending, note = NOTHING, error.message
         except OutOfTime:
             ending, note = STOPPED, "the budget is spent"
         except KeyboardInterrupt:
             self._note(name, STOPPED, time.monotonic() - started, "interrupted")
             raise
-        self._note(name, ending, time.monotonic() - started, note)
+        self._note(name, ending, time.monotonic() - started, note, **(keep(result) if result is not None else {}))
         return result
 
     def keep(self, **facts: Any) -> None:
-        """Keep what a stage found, where it found anything."""
-        self.found = dataclasses.replace(self.found, **{name: fact for name, fact in facts.items() if fact is not None})
+        """Keep what a stage found besides."""
+        self.found = dataclasses.replace(self.found, **facts)
         self._save()
 
     def tell(self, doing: str) -> None:
@@ -133,11 +140,11 @@ class Investigation:
         self._save()
         return self.found
 
-    def _note(self, name: str, ending: str, seconds: float, note: str) -> None:
+    def _note(self, name: str, ending: str, seconds: float, note: str, **facts: Any) -> None:
         run = StageRun(name=name, ending=ending, seconds=seconds, note=note)
         spent = time.monotonic() - self.began
         stages = (*self.found.stages, run)
-        self.found = dataclasses.replace(self.found, stages=stages, seconds=spent)
+        self.found = dataclasses.replace(self.found, stages=stages, seconds=spent, **facts)
         self._save()
 
     def _save(self) -> None:

@@ -91,7 +91,9 @@ class Between:
         fresh = self.attempt("compiled afresh for every call", Afresh(**fields))
         if fresh.status is Status.SAME:
             return self.found("guards", failing, fresh)
-        graphs = needed(range(len(lines)), self.differs_with) if len(lines) > 1 else list(range(len(lines)))
+        if len(lines) < 2:
+            return self.found("backend", failing, alone if alone.status is Status.SAME else None)
+        graphs = needed(range(len(lines)), self.differs_with)
         words = "; ".join(f"graph {number + 1} ({lines[number]})" for number in graphs)
         return self.found("between", failing, alone, part=words)
 

@@ -331,7 +331,7 @@ class Chase:
         fresh = part.fresh()
         inputs = list(fresh.inputs)
         differentiable = any(isinstance(value, torch.Tensor) and value.requires_grad for value in inputs)
-        return make_case(
+        made = make_case(
             write_graph(with_shapes(fresh.graph_module, inputs), inputs),
             inputs,
             name=case.name,
@@ -344,6 +344,10 @@ class Chase:
             origin={"smaller than": case.digest},
             environment=case.environment,
         )
+        # A backend that came with a bundle is known by its file alone: this process need not have imported it.
+        modules = [line.removeprefix("import ") for line in setting.recipe.backend_source()[0]]
+        carried = any(f"{module}.py" in case.files for module in modules)
+        return replace(made, files={**case.files, **made.files}) if carried else made
 
 
 def key_of(part: Part, attempt: int = 0) -> str:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -49,11 +51,11 @@ class ColdRun:
         return self.exit_code == 1 and "AssertionError" in self.output
 
 
-def run_cold(script: Path, cache: str, *, seconds: float = SECONDS) -> ColdRun:
+def run_cold(script: Path, cache: str, started: list[subprocess.Popen[bytes]], *, seconds: float = SECONDS) -> ColdRun:
     """Run a script in a fresh process that compiles for itself.
 
     What a compiler finds out about the machine (vector instructions) it may find in a folder that is not the user's:
-    that is half of a first compilation. Graphs that were compiled before it may not.
+    that is half of a first compilation. Graphs that were compiled before it may not. `started` is told of the process.
     """
     with tempfile.TemporaryFile() as output:
         environment = {**os.environ, "TORCHINDUCTOR_CACHE_DIR": cache, **torchapi.NO_GRAPH_CACHES}
@@ -65,6 +67,7 @@ def run_cold(script: Path, cache: str, *, seconds: float = SECONDS) -> ColdRun:
             env=environment,
             start_new_session=True,
         )
+        started.append(process)
         code = wait_or_kill(process, seconds)
         output.seek(0)
         return ColdRun(exit_code=code, output=output.read().decode("utf-8", "replace")[-OUTPUT:])
@@ -120,12 +123,20 @@ def plain_scripts(case: Case, signature: Signature, tolerance: float | None) -> 
 def verified(script: Path, text: str, signature: Signature, *, plain: bool, probes: Path | None) -> Delivered:
     """Run a script three times: together, as far as there are cores for it."""
     together = max(1, min(VERIFICATIONS, os.cpu_count() or 1))
+    started: list[subprocess.Popen[bytes]] = []
     with tempfile.TemporaryDirectory(prefix="torchparity-") as name, ThreadPoolExecutor(together) as pool:
         caches = [Path(name) / str(number) for number in range(VERIFICATIONS)]
         for cache in caches:
             if probes is not None:
                 shutil.copytree(probes, cache)
-        runs = list(pool.map(lambda cache: run_cold(script, str(cache)), caches))
+        try:
+            runs = list(pool.map(lambda cache: run_cold(script, str(cache), started), caches))
+        except KeyboardInterrupt:
+            pool.shutdown(wait=False, cancel_futures=True)
+            for process in started:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)
+            raise
     shown = sum(run.shows(signature, plain=plain) for run in runs)
     return Delivered(text=text, plain=plain, output=runs[0].output, reproduced=(shown, VERIFICATIONS))
 

@@ -39,6 +39,8 @@ from torchparity.repro.script import write_script
 SECONDS = 300.0
 CHECK = Signature(kind="check")
 INTERESTING, NOT_INTERESTING = 0, 1
+# What is handed over where the user ends it first: the case is there, its script was not run.
+NOT_RUN = Delivered(text="", plain=False, output="", reproduced=(0, 0))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -200,12 +202,15 @@ def handed_over(
     if passing_case is not None:
         write_bundle(passing_case, folder / "passing")
     if interrupted:
-        delivered = Delivered(text="", plain=False, output="", reproduced=(0, 0))
+        delivered = NOT_RUN
     elif check:
         again = sum(chase.shows(chase.judge(folder / "case")) for _ in range(VERIFICATIONS))
         delivered = Delivered(text=write_script(small), plain=False, output="", reproduced=(again, VERIFICATIONS))
     else:
-        delivered = deliver(small, folder, signature, tolerance=chase.best_answer.tolerance, probes=probes)
+        try:
+            delivered = deliver(small, folder, signature, tolerance=chase.best_answer.tolerance, probes=probes)
+        except KeyboardInterrupt:
+            delivered = NOT_RUN
     return Minified(
         **{entry.name: getattr(small, entry.name) for entry in dataclasses.fields(Case)},
         reproduced=delivered.reproduced,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from torchparity.records import Diagnosis, LeafReport, Status
+from torchparity.records import DONE, Diagnosis, LeafReport, Status
 from torchparity.report.findings import HOW, STAGES, short_line
 from torchparity.report.terminal import where_cell
 
@@ -39,7 +39,9 @@ def leaf_text(leaf: LeafReport, threshold: float) -> str:
     """Say how a leaf differs."""
     score = max(leaf.score, leaf.aggregate_score)
     told = f" (score {score:.3g}, over {threshold:g} is no rounding)" if score > threshold else ""
-    return f"{leaf.path} differs in {leaf.kind.replace('_', ' ')} {where_cell(leaf)}".rstrip() + told
+    kind = leaf.kind.replace("_", " ")
+    where = where_cell(leaf).removeprefix(f"{leaf.kind}: ")
+    return f"{leaf.path} differs in {kind} {where}".rstrip() + told
 
 
 def where_line(found: Diagnosis) -> str:
@@ -52,7 +54,9 @@ def where_line(found: Diagnosis) -> str:
         return f"{located.culprit.operation} {HOW[located.how]}{needs}{place}"
     if found.graph is not None:
         return f"in graph {found.graph.name} ({found.graph.operations} operations); {unfinished(found, 'locate')}"
-    return f"in no graph by itself; {unfinished(found, 'graph')}"
+    if found.ended.startswith("no graph"):
+        return f"in no graph by itself; {unfinished(found, 'graph')}"
+    return f"not known; {unfinished(found, 'graph')}"
 
 
 def stage_line(found: Diagnosis) -> str:
@@ -73,6 +77,7 @@ def script_line(found: Diagnosis) -> str:
     path = f"{found.folder}/{small.script_path}" if small.script_path else "in `smallest.script`"
     again, times = small.reproduced
     shown = f"reproduced {again} of {times}" if times else "not run yet: interrupted"
+    shown = f"does NOT reproduce: {again} of {times}" if times and not again else shown
     early = "" if small.complete else ", stopped early"
     operations = f"{small.operations} operation{'s' * (small.operations != 1)}"
     return f"{path}  ({operations} of {small.started_from['operations']}, {shown}{early})"
@@ -83,6 +88,8 @@ def unfinished(found: Diagnosis, stage: str) -> str:
     run = next((run for run in found.stages if run.name == stage), None)
     if run is None:
         return f"not looked for: {found.ended}" if found.ended else "not looked for"
+    if run.ending == DONE:
+        return f"{stage} named nothing"
     return cut(f"{run.ending}: {run.note}" if run.note else run.ending)
 
 

@@ -36,10 +36,18 @@ HEAT = (0.0, 0.125, 1.0, 10.0, 1000.0)
 
 def write_run(found: Diagnosis, folder: Path) -> Path:
     """Write `run.json` and the page of a diagnosis; return where the page is."""
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
     data = run_data(found)
     write_data(data, folder / FACTS)
     return write_page(data, folder)
+
+
+def make_folder(folder: Path) -> None:
+    """Make the folder of a run, or refuse at once."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(f"cannot write to {folder}: {error.strerror}", hint="name another folder") from None
 
 
 def run_data(found: Diagnosis) -> dict[str, Any]:
@@ -68,6 +76,16 @@ def read_run(folder: Path) -> dict[str, Any]:
             f"{folder / FACTS} was not written by this version of torchparity", hint="diagnose the model again"
         )
     return data
+
+
+def moved(data: dict[str, Any], folder: Path) -> dict[str, Any]:
+    """Return what a run has left, with the paths of the folder that it is in now."""
+    before, now = str(data["folder"]), str(folder)
+    lines = [
+        [word, text.replace(before, now, 1) if before and word in ("script", "page") else text]
+        for word, text in data["lines"]
+    ]
+    return {**data, "folder": now, "lines": lines}
 
 
 def reason(error: OSError | ValueError) -> str:

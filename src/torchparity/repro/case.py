@@ -111,7 +111,7 @@ class SourceBackend:
 
     @property
     def __name__(self) -> str:
-        return self.expression
+        return self.expression.strip("'\"")  # A name that an import registers, or what the import holds.
 
     def to_source(self) -> tuple[list[str], str]:
         """Return the imports and the expression."""

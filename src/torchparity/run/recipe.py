@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import difflib
+import inspect
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -222,8 +224,18 @@ def registering_import(backend: str) -> list[str]:
     """Return the import that makes torch.compile know a backend, where torch does not find it by itself."""
     if backend not in torchapi.list_backends():
         return []
-    module = getattr(torchapi.backend_function(backend), "__module__", "") or ""
-    return [] if module.split(".")[0] in ("torch", "torchparity", "functools", "") else [f"import {module}"]
+    function = torchapi.backend_function(backend)
+    module = getattr(function, "__module__", "") or ""
+    if module.split(".")[0] == "torch":
+        return []
+    if not inspect.isfunction(function):  # An object: its class may stand anywhere, so look for who holds it.
+        module = next((name for name, held in list(sys.modules.items()) if holds(held, function)), "")
+    return [] if module.split(".")[0] in ("torchparity", "functools", "") else [f"import {module}"]
+
+
+def holds(module: Any, value: Any) -> bool:
+    """Tell whether a module has a value among its names."""
+    return any(entry is value for entry in list(getattr(module, "__dict__", {}).values()))
 
 
 def suggestion(word: str, known: list[str] | tuple[str, ...], otherwise: str) -> str:

@@ -69,6 +69,8 @@
     });
   }
 
+  window.addEventListener("beforeprint", () => all("details").forEach((element) => (element.open = true)));
+
   // The graph.
   const svg = document.getElementById("graph-svg");
   if (!svg) return;
@@ -80,7 +82,7 @@
   const users = new Map();
   for (const box of boxes.values()) for (const input of box.inputs) users.set(input, [...(users.get(input) ?? []), box.number]);
   const view = { x: 0, y: 0, w: width, h: height };
-  const shape = () => svg.clientWidth / Math.max(1, svg.clientHeight);
+  const shape = () => Math.max(1, svg.clientWidth) / Math.max(1, svg.clientHeight);
   const show = () => svg.setAttribute("viewBox", `${view.x} ${view.y} ${view.w} ${view.h}`);
   const whole = () => {
     const ratio = shape();
@@ -249,6 +251,7 @@
   });
   if (svg.dataset.culprit !== undefined) tools.culprit();
   else whole();
+  window.addEventListener("beforeprint", whole);
   window.addEventListener("resize", () => {
     view.h = view.w / shape();
     show();
