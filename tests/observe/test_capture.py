@@ -7,8 +7,10 @@ from torch import nn
 import torchparity
 from torchparity import CaptureWarning
 from torchparity.errors import TargetError, UsageError
+from torchparity.execute.cases import load_case
 from torchparity.observe.capture import Recorder, ambient_autocast, random_states
 from torchparity.repro.bundle import read_bundle
+from torchparity.repro.source import line_of, operations
 from torchparity.repro.values import Symbol
 
 LINEAR = nn.Linear(4, 3)
@@ -134,3 +136,14 @@ def test_no_calls_leave_nothing_to_capture():
 
 def test_the_recorder_says_what_it_watches():
     assert Recorder(torchparity.Recipe(backend="aot_eager")).__name__ == "capture of aot_eager"
+
+
+def test_a_graph_with_open_sizes_knows_its_lines_when_it_is_read_back():
+    def model(x):
+        return torch.sin(x).sum(-1) * 2
+
+    (case, *_) = torchparity.capture(model, (torch.randn(5, 4),), backend="aot_eager", dynamic=True)
+    loaded = load_case(case)
+    graph_module = loaded.graph_of(loaded.make()[0])
+    lines = [line_of(node) for node in operations(graph_module)]
+    assert all(line.endswith("return torch.sin(x).sum(-1) * 2") for line in lines[-3:])

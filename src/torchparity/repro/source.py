@@ -27,6 +27,8 @@ from torchparity.errors import CaseError
 from torchparity.repro.values import literal
 
 # What a node of a graph that was loaded is told its source line by.
+# What reads a size off an input.
+SIZE_READERS = ("getattr", "getitem", "size", "stride")
 LINE = "source line"
 SCRIPT = "repro.py"
 # Graphs up to this many nodes are printed without the assignments that free memory early.
@@ -349,8 +351,13 @@ def line_of(node: Node) -> str:
 
 
 def with_lines(graph_module: GraphModule, lines: Sequence[str]) -> GraphModule:
-    """Return a graph whose operations know the source lines that they came from, where each has one."""
+    """Return a graph whose operations know the source lines that they came from, where each has one.
+
+    A graph with symbolic sizes begins with reading them off its inputs, which the graph it was printed from did not.
+    """
     found = operations(graph_module)
+    while len(found) > len(lines) and operation_name(found[0]) in SIZE_READERS:
+        found = found[1:]
     if len(found) == len(lines):
         for node, line in zip(found, lines, strict=True):
             node.meta[LINE] = line
