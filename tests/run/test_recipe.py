@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from torchparity import Recipe, UsageError, torchapi
+from torchparity import CaseError, Recipe, UsageError, torchapi
+from torchparity.repro.case import backend_files
+from torchparity.run.recipe import is_lost, registering_import
 
 RECIPES = [
     Recipe(backend="eager"),
@@ -64,3 +66,21 @@ def test_a_near_name_is_suggested():
     with pytest.raises(UsageError) as caught:
         Recipe(backend="aot_eagre").validated()
     assert "did you mean 'aot_eager'?" in caught.value.hint
+
+
+class Registered:
+    def __call__(self, graph_module, inputs, **options):
+        return graph_module.forward
+
+
+held_here = Registered()
+
+
+def test_a_backend_that_is_an_object_is_found_in_the_module_that_holds_it():
+    torch._dynamo.register_backend(held_here, name="held_object")
+    torch._dynamo.register_backend(Registered(), name="lost_object")
+    assert registering_import("held_object") == [f"import {__name__}"]
+    assert (is_lost("held_object"), is_lost("lost_object")) == (False, True)
+    assert not any(is_lost(name) for name in ("inductor", "eager", "aot_eager", "aot_eager_decomp_partition"))
+    with pytest.raises(CaseError, match="no module holds"):
+        backend_files(Recipe(backend="lost_object"))

@@ -78,7 +78,7 @@ def find_failing(
     raise NoFailingGraph(
         f"no graph of {subject.title()} fails by itself ({asked} were judged{rest})",
         hint="`torchparity check` judges the model as a whole",
-        unknown=len(unknown),
+        unknown=len(unknown) or int(asked == 0),
     )
 
 

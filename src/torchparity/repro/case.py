@@ -30,7 +30,7 @@ from torchparity.repro.values import (
     size_of,
     to_json,
 )
-from torchparity.run.recipe import Recipe
+from torchparity.run.recipe import Recipe, is_lost
 
 # As the model calls torch, as Dynamo hands it on, as AOTAutograd does.
 LEVELS = ("program", "dynamo", "aot")
@@ -259,6 +259,11 @@ def backend_files(recipe: Recipe) -> dict[str, str]:
         raise CaseError(
             f"the backend {expression} is not importable, so no other process can run it",
             hint="define it at the top level of a module, or register it under a name",
+        )
+    if isinstance(recipe.backend, str) and recipe.engine is None and is_lost(recipe.backend):
+        raise CaseError(
+            f"the backend {recipe.backend} is an object that no module holds, so no other process can find it",
+            hint="keep it under a name of the module that registers it, or register a function",
         )
     for key, value in [*recipe.options.items(), *recipe.config.items()]:
         if not is_spoken(value):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import difflib
+import functools
 import inspect
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -231,6 +232,16 @@ def registering_import(backend: str) -> list[str]:
     if not inspect.isfunction(function):  # An object: its class may stand anywhere, so look for who holds it.
         module = next((name for name, held in list(sys.modules.items()) if holds(held, function)), "")
     return [] if module.split(".")[0] in ("torchparity", "functools", "") else [f"import {module}"]
+
+
+def is_lost(backend: str) -> bool:
+    """Tell whether a backend was registered by an object that no module holds: no other process can find it."""
+    function = torchapi.backend_function(backend) if backend in torchapi.list_backends() else None
+    while isinstance(function, functools.partial):
+        function = function.func
+    module = getattr(function, "__module__", "") or ""
+    known = function is None or inspect.isfunction(function) or module.split(".")[0] == "torch"
+    return not known and not registering_import(backend)
 
 
 def holds(module: Any, value: Any) -> bool:
