@@ -243,3 +243,19 @@ def test_a_graph_read_back_has_the_operations_it_had():
     holder.model = made(write_graph(graph_module))
     traced = standalone.as_graphs(holder).model
     assert [node.target for node in operations(traced)] == [node.target for node in operations(graph_module)]
+
+
+def test_values_written_in_place_are_written_in_place_again():
+    def build(graph, x):
+        graph.call_function(operator.setitem, (x, 0, 5.0))
+        total = graph.call_function(operator.iadd, (x, 1))
+        return (graph.call_function(operator.imul, (total, 2)),)
+
+    graph_module = graph_of(build, ["x"])
+    holder = torch.nn.Module()
+    holder.model = made(write_graph(graph_module))
+    traced = standalone.as_graphs(holder).model
+    assert [node.target for node in operations(traced)] == [operator.setitem, operator.iadd, operator.imul]
+    given = torch.zeros(3)
+    assert torch.equal(traced(given)[0], torch.tensor([12.0, 2.0, 2.0]))
+    assert torch.equal(given, torch.tensor([12.0, 2.0, 2.0]))

@@ -6,6 +6,7 @@ and keeps the one of its bundle.
 
 from __future__ import annotations
 
+import operator
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -25,6 +26,11 @@ from torchparity.version import __version__
 # Kinds of difference that a few lines can assert.
 CLOSE = (Kind.VALUE, Kind.BIAS, Kind.NONFINITE, Kind.INTEGER, Kind.DTYPE, Kind.SHAPE, Kind.MUTATION)
 LONG = 40
+# What Python's own operators are called that write to their first argument.
+IN_PLACE = (
+    "setitem",
+    *(name for name in dir(operator) if re.fullmatch(r"i(add|sub|mul|\w+div|mod|pow|matmul|and|x?or|[lr]shift)", name)),
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -171,7 +177,7 @@ def writes_to_inputs(plain: Plain) -> bool:
     """Tell whether the graph changes what it is given, as far as names tell (`add_`, `out=`)."""
     return any(
         node.op.startswith("call")
-        and (operation(node).endswith("_") or "out" in node.kwargs or operation(node) == "setitem")
+        and (operation(node).endswith("_") or "out" in node.kwargs or operation(node) in IN_PLACE)
         for node in plain.graph_module.graph.nodes
     )
 

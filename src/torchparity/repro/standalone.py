@@ -13,6 +13,7 @@ import contextlib
 import importlib
 import json
 import math
+import operator
 import pathlib
 import struct
 import sys
@@ -128,8 +129,31 @@ def attach(module: torch.nn.Module, path: str, value: Any) -> None:
         setattr(module, name, value)
 
 
+class Written(torch.fx.Proxy):
+    """A value that can be written to where it lies: by `x[0] = 1`, which plain tracing refuses, and by `x += 1`,
+    of which it makes another value.
+    """
+
+    def __setitem__(self, place: Any, value: Any) -> None:
+        """Record an assignment to a part."""
+        self.tracer.create_proxy("call_function", operator.setitem, (self, place, value), {})
+
+
+def written(operation: Any) -> Any:
+    """Return the method that records an operation in place."""
+    return lambda self, other: self.tracer.create_proxy("call_function", operation, (self, other), {})
+
+
+for name in "add sub mul truediv floordiv mod pow matmul and or xor lshift rshift".split():
+    setattr(Written, f"__i{name}__", written(getattr(operator, f"i{name}")))
+
+
 class Tracer(torch.fx.Tracer):
     """Turns the body of a higher-order operator, given as code, back into the graph that it was."""
+
+    def proxy(self, node: torch.fx.Node) -> torch.fx.Proxy:
+        """Let values be written to."""
+        return Written(node, self)
 
     def create_arg(self, a: Any) -> Any:
         """Let bodies hold bodies."""
