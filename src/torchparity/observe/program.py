@@ -7,6 +7,7 @@ what the model asked torch for, one call after another, so that compiling it sho
 from __future__ import annotations
 
 import operator
+import traceback
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -57,6 +58,7 @@ class ProgramTracer(TorchFunctionMode):
 
     def _write(self, func: Any, arguments: tuple[Any, Any], result: Any) -> None:
         node = self._call(func, *arguments)
+        node.meta["stack_trace"] = calls_inside()
         if isinstance(result, torch.Tensor):
             self._remember(result, node)
         elif isinstance(result, tuple | list):
@@ -98,6 +100,19 @@ class ProgramTracer(TorchFunctionMode):
         leaves = [leaf for leaf in torchapi.tree_leaves(result) if isinstance(leaf, torch.Tensor)]
         self.graph.output(tuple(self._node(leaf) for leaf in leaves))
         return GraphModule({}, self.graph)
+
+
+def calls_inside() -> str:
+    """Return the calls that lead from the model to torch, as a traceback prints them."""
+    stack = traceback.extract_stack()
+    begin = max((place for place, entry in enumerate(stack) if is_runner(entry)), default=-1)
+    inside = [entry for entry in stack[begin + 1 :] if entry.filename != __file__]
+    return "".join(traceback.format_list(inside))
+
+
+def is_runner(entry: traceback.FrameSummary) -> bool:
+    """Tell whether a frame is the one that calls the model, below."""
+    return entry.filename == __file__ and entry.name == "run"
 
 
 def traced_program(
