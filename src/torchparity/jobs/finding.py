@@ -156,11 +156,7 @@ def blame_model(
         subject,
         train=train,
         backward=backward,
-        steps=None,
-        optimizer=None,
         autocast=autocast,
-        loss=None,
-        input_gradients=None,
         seed=seed,
     )
     return blame_whole(subject, plan, recipe_for(subject, **recipe), listen=listen)
@@ -198,9 +194,7 @@ def check_passes(
         backward=wants,
         steps=iterations if learns and wants else None,
         optimizer=optimizer,
-        autocast=None,
         loss=loss,
-        input_gradients=None,
         seed=seed,
     )
     if passes is None:

@@ -68,7 +68,6 @@ def capture(
         optimizer=optimizer,
         autocast=autocast,
         loss=loss,
-        input_gradients=None,
         seed=seed,
     )
     recorder = Recorder(recipe.fitting(plan), out=Path(out) if out is not None else None, calls=calls)
@@ -107,11 +106,7 @@ def capture_program(
         subject,
         train=train,
         backward=backward,
-        steps=None,
-        optimizer=None,
         autocast=autocast,
-        loss=None,
-        input_gradients=None,
         seed=seed,
     )
     kept: list[Case] = []
@@ -172,11 +167,8 @@ def explain(
         subject,
         train=train,
         backward=backward,
-        steps=None,
-        optimizer=None,
         autocast=autocast,
         loss=loss,
-        input_gradients=None,
         seed=seed,
     )
     subject = with_calls(subject, times=calls, batches=tuple(batches))

@@ -50,7 +50,7 @@ def write_whole(text: str, path: Path, *, option: str) -> None:
     """Write a text to the file that an option names, whole or not at all."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.partial")
     try:
-        temporary.write_text(text, encoding="utf-8")
+        temporary.write_text(text, encoding="utf-8", errors="replace")
         temporary.replace(path)
     except OSError as error:
         temporary.unlink(missing_ok=True)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import functools
 import importlib.resources
 import json
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -24,7 +23,7 @@ from torchparity.report.findings import HOW, short_line
 from torchparity.report.findings import STAGES as COMPILER_STAGES
 from torchparity.report.layout import NODE_HEIGHT, NODE_WIDTH, lay_out
 from torchparity.report.lines import PAGE, five_lines
-from torchparity.report.machine import plain_data, write_data
+from torchparity.report.machine import plain_data, write_data, write_whole
 from torchparity.report.story import story_text
 from torchparity.version import __version__
 
@@ -95,21 +94,8 @@ def reason(error: OSError | ValueError) -> str:
 
 def write_page(data: Mapping[str, Any], folder: Path) -> Path:
     """Write the page of a run, whole or not at all."""
-    return put(page_text(data), folder / PAGE)
-
-
-def put(text: str, path: Path) -> Path:
-    """Write a file, whole or not at all."""
-    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
-    try:
-        partial.write_text(text, encoding="utf-8", errors="replace")
-        partial.replace(path)
-    except OSError as error:
-        partial.unlink(missing_ok=True)
-        raise UsageError(
-            f"cannot write {path}: {error.strerror}", hint="name a folder that can be written to"
-        ) from None
-    return path
+    write_whole(page_text(data), folder / PAGE, option="--out")
+    return folder / PAGE
 
 
 def page_text(data: Mapping[str, Any]) -> str:
@@ -258,4 +244,5 @@ def write_index(folder: Path) -> Path:
             title=f"{len(rows)} run{'s' * (len(rows) != 1)} in {folder.resolve().name}",
         )
     )
-    return put(text, folder / PAGE)
+    write_whole(text, folder / PAGE, option="the index")
+    return folder / PAGE

@@ -22,14 +22,14 @@ IGNORABLE = (Kind.STRIDE, Kind.ALIAS, Kind.REQUIRES_GRAD, Kind.DTYPE, Kind.LAYOU
 def plan_for(
     subject: Subject,
     *,
-    train: bool,
-    backward: bool | None,
-    steps: int | None,
-    optimizer: OptimizerFactory | str | None,
-    autocast: torch.dtype | str | None,
-    loss: Loss | None,
-    input_gradients: bool | None,
-    seed: int,
+    train: bool = False,
+    backward: bool | None = None,
+    steps: int | None = None,
+    optimizer: OptimizerFactory | str | None = None,
+    autocast: torch.dtype | str | None = None,
+    loss: Loss | None = None,
+    input_gradients: bool | None = None,
+    seed: int = 0,
 ) -> Plan:
     """Turn what the user asked for into a plan, or say why it cannot mean anything."""
     wants_backward = train if backward is None else backward
