@@ -10,12 +10,12 @@ from typing import Any
 
 from torchparity.diagnosis.blame import blame as blame_case
 from torchparity.diagnosis.investigation import Investigation, OutOfTime
-from torchparity.diagnosis.locate import locate as locate_case
+from torchparity.diagnosis.locate import Search
 from torchparity.diagnosis.picture import draw
 from torchparity.errors import CaseError, NoFailingGraph, ParityError, UsageError
 from torchparity.execute.isolated import run_bundle
 from torchparity.execute.outcome import Limits
-from torchparity.execute.pool import Pool
+from torchparity.execute.pool import Pool, default_workers
 from torchparity.jobs.arguments import recipe_for, subject_of
 from torchparity.jobs.checking import check
 from torchparity.jobs.finding import blame_model, find_failing
@@ -23,13 +23,14 @@ from torchparity.jobs.minifying import leave_issue, minify
 from torchparity.jobs.watching import CaptureWarning, explain
 from torchparity.minifier.chase import BudgetSpent, Question
 from torchparity.minifier.driver import SECONDS as QUERY_SECONDS
-from torchparity.minifier.driver import Minified, default_workers
+from torchparity.minifier.driver import Minified
 from torchparity.minifier.log import curve_of
 from torchparity.records import (
     Blame,
     Diagnosis,
     FailingGraph,
     Kind,
+    Located,
     Progress,
     ProgressCallback,
     Smallest,
@@ -91,11 +92,13 @@ def diagnose(
                 return run.end("no graph of the model fails by itself")
             case, seen = failing
 
-            run.stage("locate", lambda: look.locate(case, run, pool), keep=lambda located: {"located": located})
+            located = run.stage("locate", lambda: look.locate(case, seen, run, pool), keep=as_located)
             small = run.stage("minify", lambda: look.minify(case, seen, run, pool), keep=look.smallest)
             if small is not None and small.reproduced == (0, 0):
                 return run.end("interrupted", interrupted=True)
 
+            if located is None:
+                run.stage("locate", lambda: look.locate_closely(small, run), keep=as_located)
             guilty = small.case if small is not None else case
             blame = run.stage("blame", lambda: look.blame(guilty, run, pool), keep=as_blame)
             if small is not None and blame is not None and look.folder is not None:
@@ -110,6 +113,7 @@ class Look:
 
     def __init__(self, subject: Case | Subject, folder: Path | None, limits: Limits, how: dict[str, Any]) -> None:
         self.subject, self.folder, self.limits, self.how = subject, folder, limits, how
+        self.search: Search | None = None
         if isinstance(subject, Case) and how:
             raise UsageError(
                 f"a bundle says itself how it is compiled; {', '.join(how)} cannot be changed",
@@ -186,9 +190,24 @@ class Look:
         )
         return {"graph": graph}
 
-    def locate(self, case: Case, run: Investigation, pool: Pool) -> Any:
-        """Name the operation that introduces the error."""
-        return locate_case(case, pool=pool, limits=run.limits(self.limits), listen=run.tell)
+    def locate(self, case: Case, verdict: Verdict, run: Investigation, pool: Pool) -> Located:
+        """Name the operation that introduces the error, where one compilation tells."""
+        limits = run.limits(self.limits)
+        self.search = Search(case, pool, limits=limits, listen=run.tell, verdict=verdict)
+        located = self.search.at_once()
+        if located is None:
+            raise CaseError(
+                "one compilation does not tell",
+                hint="asked again when the graph is small",
+            )
+        return located
+
+    def locate_closely(self, small: Minified | None, run: Investigation) -> Located | None:
+        """Name the operation with many compilations, fewer where the failure has a small graph."""
+        if self.search is None:
+            return None
+        self.search.limits = run.limits(self.limits)
+        return self.search.closely(small.case if small is not None else None)
 
     def minify(self, case: Case, verdict: Verdict, run: Investigation, pool: Pool) -> Minified:
         """Make the graph as small as it goes, or as the budget allows."""
@@ -244,6 +263,11 @@ class Look:
 def as_verdict(verdict: Verdict) -> dict[str, Any]:
     """Return what a diagnosis keeps of a verdict."""
     return {"verdict": verdict, "environment": verdict.environment}
+
+
+def as_located(located: Located) -> dict[str, Located]:
+    """Return what a diagnosis keeps of where the graph goes wrong."""
+    return {"located": located}
 
 
 def as_blame(blame: Blame) -> dict[str, Blame]:

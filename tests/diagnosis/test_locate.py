@@ -9,6 +9,7 @@ import pytest
 import torch
 
 import torchparity
+from torchparity.diagnosis.locate import Search, cuts_between
 from torchparity.diagnosis.taps import opened, rounding_inputs, tap
 from torchparity.execute.pool import Pool
 from torchparity.repro.bundle import write_bundle
@@ -156,6 +157,50 @@ def test_what_is_written_to_later_is_tapped_as_it_was(tmp_path):
     verdict = tap(write_bundle(case, tmp_path / "case"), [], introduced, lambda event: None)
     assert verdict.status is torchparity.Status.SAME
     assert {entry["status"] for entry in introduced.values()} == {"same"}
+
+
+def test_a_lost_write_is_found_where_it_is_lost(pool):
+    def model(x):
+        y = torch.sin(x) * 2.0
+        torch.nn.functional.dropout(y, 0.5, training=False).add_(1.0)
+        return torch.cos(y)
+
+    (case, *_) = torchparity.capture(model, (torch.randn(4, 3),), backend="aot_eager_decomp_partition")
+    found = torchparity.locate(case, pool=pool)
+    assert found.compiles == 1
+    assert found.culprit is not None
+    assert found.culprit.operation == "add_"
+    assert not found.others
+
+
+def small_case(case, function, word):
+    """Return a case that says it comes from the line of another case with a word in it."""
+    (small,) = (entry for entry in torchparity.capture(function, (torch.randn(3),)) if entry.level == case.level)
+    line = next(line for line in case.origin["nodes"] if word in line)
+    return replace(small, origin={**small.origin, "nodes": [line] * small.compute_nodes})
+
+
+@pytest.mark.parametrize(
+    ("backend", "function", "word", "compiles"),
+    [("refuses_cosine", torch.cos, "torch.cos", 3), ("hides", lambda x: torch.sin(x) + 1.0, "torch.sin", 5)],
+)
+def test_a_small_graph_of_the_same_failure_shows_where_to_look(pool, backends, backend, function, word, compiles):
+    case = case_of(getattr(backends, backend))
+    search = Search(case, pool)
+    assert search.at_once() is None
+    found = search.closely(small_case(case, function, word))
+    assert found.compiles <= compiles
+    alone = torchparity.locate(case, pool=pool)
+    assert (found.how, found.culprit, found.fusion) == (alone.how, alone.culprit, alone.fusion)
+    assert found.compiles < alone.compiles
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "count", "cuts"),
+    [(0, 9, 2, [3, 6]), (0, 2, 2, [1]), (3, 5, 1, [4]), (0, 2, 8, [1]), (10, 14, 2, [11, 12])],
+)
+def test_a_range_is_cut_into_equal_parts(low, high, count, cuts):
+    assert cuts_between(low, high, count) == cuts
 
 
 def test_inputs_with_strides_of_their_own_are_not_rounded():

@@ -28,12 +28,12 @@ from torchparity.cli.options import (
 )
 from torchparity.cli.target import load_subject
 from torchparity.errors import UsageError
-from torchparity.execute.pool import Pool
+from torchparity.execute.pool import Pool, default_workers
 from torchparity.jobs.finding import find_failing
 from torchparity.jobs.minifying import minify as minify_case
 from torchparity.jobs.minifying import resume_minify
 from torchparity.minifier.chase import Question
-from torchparity.minifier.driver import Minified, default_workers
+from torchparity.minifier.driver import Minified
 from torchparity.repro.bundle import read_bundle
 from torchparity.run.subject import Subject
 

@@ -10,6 +10,7 @@ import contextlib
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +19,8 @@ from torch.fx import Node
 from torchparity.diagnosis.taps import APART_JOB, PART_JOB, TAP_JOB, opened
 from torchparity.errors import UsageError
 from torchparity.execute.isolated import BUNDLE_JOB, verdict_of
-from torchparity.execute.outcome import Ending, Limits
-from torchparity.execute.pool import Pool
+from torchparity.execute.outcome import Ending, Limits, Outcome
+from torchparity.execute.pool import Pool, default_workers
 from torchparity.graphs.search import needed
 from torchparity.records import Kind, LeafReport, Located, NodeError, Status, Verdict
 from torchparity.repro.bundle import write_bundle
@@ -38,52 +39,98 @@ def locate(
     case: Case, *, pool: Pool | None = None, limits: Limits | None = None, listen: Listener | None = None
 ) -> Located:
     """Return which operation of a case introduces its error."""
-    with (
-        tempfile.TemporaryDirectory(prefix="torchparity-") as name,
-        contextlib.nullcontext(pool) if pool is not None else Pool(workers=1) as workers,
-    ):
-        folder = write_bundle(case, Path(name) / "case")
-        return Search(case, folder, workers, limits or Limits(seconds=SECONDS), listen).run()
+    with contextlib.nullcontext(pool) if pool is not None else Pool(workers=default_workers()) as workers:
+        search = Search(case, workers, limits=limits, listen=listen)
+        return search.at_once() or search.closely()
 
 
 class Search:
-    """One search for the operation that is to blame: asks in workers, and counts what was compiled."""
+    """One search for the operation that is to blame: asks in workers, and counts what was compiled.
 
-    def __init__(self, case: Case, folder: Path, pool: Pool, limits: Limits, listen: Listener | None) -> None:
-        self.case, self.folder, self.pool, self.limits, self.listen = case, folder, pool, limits, listen
+    `verdict` is the one on the case as it is, where that is known already.
+    """
+
+    def __init__(
+        self,
+        case: Case,
+        pool: Pool,
+        *,
+        limits: Limits | None = None,
+        listen: Listener | None = None,
+        verdict: Verdict | None = None,
+    ) -> None:
+        self.case, self.pool, self.listen, self.verdict = case, pool, listen, verdict
+        self.limits = limits or Limits(seconds=SECONDS)
+        self.home = tempfile.TemporaryDirectory(prefix="torchparity-")  # Gone with the search.
+        self.folder = write_bundle(case, Path(self.home.name) / "case")
         extractor, _, _ = opened(case)
         self.compute: list[Node] = extractor.compute
         self.raised = extractor.recording.raised
         self.outputs = {node for node in extractor.output.all_input_nodes if node in set(self.compute)}
         self.compiles = 0
-        self.began = time.monotonic()
+        self.began, self.seconds = time.monotonic(), 0.0
 
-    def run(self) -> Located:
-        """Tap everything; where that hides the failure, look for what must not be looked at."""
-        if self.raised is not None:
-            return self.found("raises", self.compute.index(self.raised), self.whole())
-        verdict, introduced = self.tap(())
-        if verdict.kind in ENDS:
-            return self.found("raises", self.first_to_raise(verdict), verdict)
-        nodes = self.errors(verdict, introduced)
-        if any(node.propagated_kind or node.introduced_kind in INTRODUCED for node in nodes):
-            return self.told(nodes, verdict)
-        whole = self.whole()
-        if whole.kind in ENDS:
-            return self.found("raises", self.first_to_raise(whole), whole)
-        if all(leaf.role == "gradient" for leaf in whole.leaves if leaf.status is Status.DIFFERS):
-            return self.in_gradients(whole)
-        return self.in_fusion(whole)
+    def at_once(self) -> Located | None:
+        """Tap everything: one compilation. None where that does not tell."""
+        with self.timed():
+            if self.raised is not None:
+                return self.found("raises", self.compute.index(self.raised), self.whole())
+            if self.verdict is not None and self.verdict.kind in ENDS:
+                return None
+            verdict, introduced = self.tap(())
+            if verdict.kind in ENDS:
+                self.verdict = verdict
+                return None
+            nodes = self.errors(verdict, introduced)
+            if any(node.propagated_kind or node.introduced_kind in INTRODUCED for node in nodes):
+                return self.told(nodes, verdict)
+            return None
+
+    def closely(self, near: Case | None = None) -> Located:
+        """Look for what taps do not show: many compilations, few where a small case of the same failure is there."""
+        with self.timed():
+            places = self.places_of(near) if near is not None else []
+            whole = self.whole()
+            if whole.kind in ENDS:
+                return self.found("raises", self.first_to_raise(whole, places), whole)
+            if all(leaf.role == "gradient" for leaf in whole.leaves if leaf.status is Status.DIFFERS):
+                return self.in_gradients(whole)
+            return self.in_fusion(whole, places)
+
+    @contextlib.contextmanager
+    def timed(self) -> Iterator[None]:
+        """Count the time."""
+        self.began = time.monotonic() - self.seconds
+        try:
+            yield
+        finally:
+            self.seconds = time.monotonic() - self.began
+
+    def places_of(self, small: Case) -> list[list[int]]:
+        """Return for each operation of a smaller case which it may have been: those of the same name and line."""
+        extractor, _, _ = opened(small)
+        places: dict[tuple[str, str], list[int]] = {}
+        for place, node in enumerate(self.compute):
+            places.setdefault((operation_name(node), line_of(node)), []).append(place)
+        kept = dict.fromkeys((operation_name(node), line_of(node)) for node in extractor.compute)
+        return [places[key] for key in kept if key in places]
 
     # --- asking ------------------------------------------------------------------------------------------
 
     def ask(self, job: str, what: str, **payload: Any) -> tuple[Verdict, dict[str, Any]]:
         """Compile and judge in a worker; a crash there is an answer like any other."""
+        return self.answer(self.begin(job, what, **payload))
+
+    def begin(self, job: str, what: str, **payload: Any) -> Future[Outcome]:
+        """Have a worker compile and judge."""
         if self.listen is not None:
             self.listen(f"compilation {self.compiles + 1}: {what}")
         self.compiles += 1
-        payload = {"folder": str(self.folder), **payload}
-        outcome = self.pool.submit(job, payload, limits=self.limits).result()
+        return self.pool.submit(job, {"folder": str(self.folder), **payload}, limits=self.limits)
+
+    def answer(self, asked: Future[Outcome]) -> tuple[Verdict, dict[str, Any]]:
+        """Wait for what a worker found."""
+        outcome = asked.result()
         verdict = verdict_of(outcome, subject=self.case.name, backend=self.case.recipe.backend_name())
         value = outcome.value if outcome.ending is Ending.RETURNED else {}
         return verdict, value.get("introduced", {})
@@ -94,8 +141,10 @@ class Search:
         return self.ask(TAP_JOB, f"{shown} of {len(self.compute)} values tapped", untapped=list(untapped))
 
     def whole(self) -> Verdict:
-        """Ask about the case as it is; refuse one that does not fail."""
-        verdict, _ = self.ask(BUNDLE_JOB, "the case as it is")
+        """Return the verdict on the case as it is; refuse one that does not fail."""
+        if self.verdict is None:
+            self.verdict, _ = self.ask(BUNDLE_JOB, "the case as it is")
+        verdict = self.verdict
         if verdict.status is not Status.DIFFERS:
             raise UsageError(
                 f"{self.case.name} does not fail here: {verdict.status.value}",
@@ -175,9 +224,10 @@ class Search:
         )
         return self.found("gradient", owner, whole)
 
-    def in_fusion(self, whole: Verdict) -> Located:
+    def in_fusion(self, whole: Verdict, near: list[list[int]]) -> Located:
         """Find the smallest set of values that must not be looked at for the failure to show."""
         places = [place for place, node in enumerate(self.compute) if node not in self.outputs]
+        close = sorted({place for same in near for place in same}.intersection(places))
         seen: dict[tuple[int, ...], tuple[Verdict, dict[str, Any]]] = {}
 
         def fails(untapped: list[int]) -> bool:
@@ -186,21 +236,40 @@ class Search:
                 seen[key] = self.tap(key)
             return seen[key][0].status is Status.DIFFERS
 
-        if not fails(places):
+        if close and fails(close):
+            places = close
+        elif not fails(places):
             return self.found("fusion", None, whole)
         hidden = tuple(sorted(needed(places, fails)))
         fails(list(hidden))
         verdict, introduced = seen[hidden]
         return self.told(self.errors(verdict, introduced), verdict, fusion=hidden)
 
-    def first_to_raise(self, verdict: Verdict) -> int | None:
-        """Return the operation after which the compiler no longer accepts the graph. About log2(n) compilations."""
+    def first_to_raise(self, verdict: Verdict, near: list[list[int]]) -> int | None:
+        """Return the operation after which the compiler no longer accepts the graph.
+
+        Two compilations where one that is near is the first; else the graph is cut into as many parts as there are
+        workers, and one more, again and again.
+        """
         low, high = 0, len(self.compute)
+        last = max((same[0] for same in near), default=None)  # With it, all that are near have been seen.
+        cuts = [last, last + 1] if last is not None else []
         while high - low > 1:
-            middle = (low + high) // 2
-            part, _ = self.ask(PART_JOB, f"the first {middle} of {len(self.compute)} operations", count=middle)
-            low, high = (low, middle) if part.kind == verdict.kind else (middle, high)
+            cuts = [cut for cut in cuts if low < cut < high] or cuts_between(low, high, self.pool.workers)
+            asked = [
+                (cut, self.begin(PART_JOB, f"the first {cut} of {len(self.compute)} operations", count=cut))
+                for cut in cuts
+            ]
+            fails = {cut: self.answer(future)[0].kind == verdict.kind for cut, future in asked}
+            high = min([high, *(cut for cut in cuts if fails[cut])])
+            low = max([low, *(cut for cut in cuts if cut < high)])
+            cuts = []
         return high - 1
+
+
+def cuts_between(low: int, high: int, count: int) -> list[int]:
+    """Return places that cut a range into equal parts. (0, 9, 2) -> [3, 6]; (0, 2, 2) -> [1]."""
+    return sorted({low + (high - low) * number // (count + 1) for number in range(1, count + 1)} - {low})
 
 
 def severity(node: NodeError) -> tuple[float, int]:

@@ -40,6 +40,8 @@ from torchparity.run.subject import Subject
 TAP_JOB = "torchparity.diagnosis.taps:tap_job"
 PART_JOB = "torchparity.diagnosis.taps:part_job"
 APART_JOB = "torchparity.diagnosis.taps:apart_job"
+# Where only errors and crashes count, nothing is measured. One run with noise tells whether random numbers are drawn.
+ENDING_ONLY = Settings(tolerance=Tolerance(), reference=False, noise_runs=1, candidate_runs=1)
 # What replayed values cannot tell: they have been copied.
 COPIED = frozenset({Kind.STRIDE, Kind.ALIAS, Kind.REQUIRES_GRAD, Kind.LAYOUT, Kind.MUTATION})
 
@@ -94,28 +96,30 @@ def tap(folder: Path, untapped: Sequence[int], introduced: dict[str, Any], tell:
     extractor, recipe, random = opened(case, folder)
     places = {node: place for place, node in enumerate(extractor.compute)}
     left = {extractor.compute[place] for place in untapped}
-    part, nodes = extractor.tapped(left)
+    tapped = extractor.tapped(left)
     keeping = Keeping(**{name: getattr(recipe, name) for name in Recipe.__dataclass_fields__})
     plan = Plan(backward=False, autocast=autocast_of(case), random=random)
-    subject = Subject(part.graph_module, part.inputs, name=case.name)
+    subject = Subject(tapped.part.graph_module, tapped.part.inputs, name=case.name)
     verdict = Oracle(subject, plan, keeping.validated(), Settings(tolerance=Tolerance(), progress=tell)).judge()
-    if len(keeping.kept) == len(nodes):
-        values = dict(zip(nodes, keeping.kept, strict=True))
-        reports = introduced_errors(extractor, values, plan)
+    if len(keeping.kept) == len(tapped.makers):
+        values = dict(zip(tapped.nodes, keeping.kept, strict=False))
+        rewritten = dict(zip(tapped.rewrites, keeping.kept[len(tapped.nodes) :], strict=True))
+        reports = introduced_errors(extractor, values, rewritten, plan)
         introduced |= {str(places[node]): facts_of(report) for node, report in reports.items() if node in places}
-    names = {f"output[{number}]": f"node {places.get(node, -1)}" for number, node in enumerate(nodes)}
+    names = {f"output[{number}]": f"node {places.get(node, -1)}" for number, node in enumerate(tapped.makers)}
     leaves = tuple(replace(leaf, path=names.get(leaf.path, leaf.path)) for leaf in verdict.leaves)
     return replace(verdict, leaves=leaves)
 
 
 def part_job(payload: dict[str, Any], announce: Announce) -> dict[str, Any]:
-    """Judge the part of a bundle's graph that ends after so many operations."""
+    """Tell how the part of a bundle's graph ends that has so many operations: its numbers are not looked at."""
     folder = Path(payload["folder"])
     case = read_bundle(folder)
 
     def judge(tell: ProgressCallback) -> Verdict:
         extractor, recipe, random = opened(case, folder)
-        return judge_part(extractor.part(extractor.compute[: payload["count"]]), case, recipe, random, tell)
+        part = extractor.part(extractor.compute[: payload["count"]])
+        return judge_part(part, case, recipe, random, replace(ENDING_ONLY, progress=tell))
 
     return answer(judge, announce)
 
@@ -128,7 +132,7 @@ def apart_job(payload: dict[str, Any], announce: Announce) -> dict[str, Any]:
     def judge(tell: ProgressCallback) -> Verdict:
         extractor, recipe, random = opened(case, folder)
         apart = extractor.apart()
-        verdict = judge_part(apart.part, case, recipe, random, tell)
+        verdict = judge_part(apart.part, case, recipe, random, Settings(tolerance=Tolerance(), progress=tell))
         places = {node: place for place, node in enumerate(extractor.compute)}
         names = list(input_names(apart.part.graph_module).values())
         owners = {path: f"node {places[node]}" for path, node in apart.owners.items()}
@@ -146,14 +150,12 @@ def named(path: str, names: Sequence[str]) -> str:
     return re.sub(r"\bargs\[(\d+)\]", lambda found: names[int(found[1])], path)
 
 
-def judge_part(
-    part: Part, case: Case, recipe: Recipe, random: dict[str, torch.Tensor], tell: ProgressCallback
-) -> Verdict:
+def judge_part(part: Part, case: Case, recipe: Recipe, random: dict[str, torch.Tensor], settings: Settings) -> Verdict:
     """Judge a part of a case's graph as the case would be."""
     differentiable = any(isinstance(value, torch.Tensor) and value.requires_grad for value in part.inputs)
     plan = Plan(backward=case.backward and differentiable, autocast=autocast_of(case), random=random)
     subject = Subject(part.graph_module, part.inputs, name=case.name)
-    return Oracle(subject, plan, recipe.validated(), Settings(tolerance=Tolerance(), progress=tell)).judge()
+    return Oracle(subject, plan, recipe.validated(), settings).judge()
 
 
 def facts_of(report: LeafReport) -> dict[str, Any]:
@@ -198,15 +200,23 @@ def conditions(random: dict[str, torch.Tensor], dtype: torch.dtype | None, devic
         before.restore()
 
 
-def introduced_errors(extractor: Extractor, values: dict[Node, Any], plan: Plan) -> dict[Node, LeafReport]:
-    """Judge what each operation made of the candidate's own inputs; what draws random numbers cannot be judged so."""
+def introduced_errors(
+    extractor: Extractor, values: dict[Node, Any], rewritten: dict[tuple[Node, Node], Any], plan: Plan
+) -> dict[Node, LeafReport]:
+    """Judge what each operation made of the candidate's own inputs; what draws random numbers cannot be judged so.
+
+    `rewritten` are values as they were after somebody wrote to them, by the value and the writer.
+    """
     recording = extractor.recording
     nodes = [node for node in extractor.compute if is_told(node, values, extractor) and not torchapi.draws(node.target)]
     apart = extractor.apart(nodes)
-    inputs = tuple(
-        values[node] if node in values and (node, user) in recording.pristine and alike(values[node], given) else given
-        for (node, user), given in zip(apart.uses, apart.part.inputs, strict=True)
-    )
+
+    def shown(node: Node, user: Node, given: Any) -> Any:
+        writer = recording.writers.get((node, user))
+        value = values.get(node) if writer is None else rewritten.get((node, writer))
+        return value if alike(value, given) else given
+
+    inputs = tuple(shown(node, user, given) for (node, user), given in zip(apart.uses, apart.part.inputs, strict=True))
     recipe = Replayed(backend="eager", results=tuple(values[node] for node in apart.results))
     graph_module = rounding_inputs(apart.part.graph_module, inputs)
     settings = Settings(tolerance=Tolerance(ignore=COPIED))

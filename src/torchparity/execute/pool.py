@@ -347,6 +347,12 @@ class Loss:
     reason: str
 
 
+def default_workers() -> int:
+    """Return how many queries run at once: two where there are two cores, then one for every two."""
+    cores = os.cpu_count() or 1
+    return min(8, max(min(cores, 2), cores // 2))
+
+
 def _as_json(payload: Any) -> bytes:
     try:
         data = json.dumps(payload).encode()

@@ -14,9 +14,9 @@ from torchparity import torchapi
 from torchparity.errors import UsageError
 
 STAGES = ("decomposition", "pre_grad", "joint", "post_grad", "lowering", "codegen")
-# The setting that holds a pass of the user's, for each stage that has one.
 # A graph that was compiled before without the fault would be found in these.
 NO_CACHES = {"functorch.enable_autograd_cache": False, "inductor.fx_graph_cache": False}
+# The setting that holds a pass of the user's, for each stage that has one.
 SETTINGS = {
     "pre_grad": "pre_grad_custom_pass",
     "joint": "joint_custom_post_pass",

@@ -36,6 +36,20 @@ class Apart:
     owners: dict[str, Node]
 
 
+@dataclass(frozen=True, kw_only=True)
+class Tapped:
+    """A graph whose intermediate values are outputs: those of nodes, then values again, after who wrote to them."""
+
+    part: Part
+    nodes: list[Node]
+    rewrites: list[tuple[Node, Node]]
+
+    @property
+    def makers(self) -> list[Node]:
+        """Return for each output the node that made it what it is."""
+        return [*self.nodes, *(writer for _, writer in self.rewrites)]
+
+
 class Extractor:
     """Makes parts of one graph."""
 
@@ -65,13 +79,14 @@ class Extractor:
         nodes = sum(self.recording.is_compute(node) for node in self.graph_module.graph.nodes)
         return Part(self.graph_module, copied_together(self.inputs), nodes, tuple(self.fills.values()), self.setting)
 
-    def tapped(self, untapped: Container[Node] = ()) -> tuple[Part, list[Node]]:
-        """Return the whole graph with every tensor that it computes as an output, and the nodes of these outputs.
+    def tapped(self, untapped: Container[Node] = ()) -> Tapped:
+        """Return the whole graph with every tensor that it computes as an output.
 
         Nodes may be left untapped; the graph's own outputs never are.
         """
-        part = _Build(self, set(self.compute), bypass=True, only_sinks=False, untapped=untapped)
-        return part.part(tap=True), part.tapped
+        build = _Build(self, set(self.compute), bypass=True, only_sinks=False, untapped=untapped)
+        part = build.part(tap=True)
+        return Tapped(part=part, nodes=build.tapped, rewrites=list(build.rewrites))
 
     def apart(self, nodes: Iterable[Node] | None = None) -> Apart:
         """Return operations (every distinct one, once), each with the inputs it really had, none fed by another.
@@ -145,23 +160,34 @@ class _Build:
         self.tapped: list[Node] = []
         # Copies of values that are written to later on.
         self.taps: dict[Node, Node] = {}
+        # Copies of values as they are after somebody wrote to them.
+        self.rewrites: dict[tuple[Node, Node], Node] = {}
 
     def part(self, *, tap: bool = False) -> Part:
         """Copy the kept nodes in order, and return what came of it."""
         for node in self.extractor.graph_module.graph.nodes:
             if node in self.keep or (node.args and node.args[0] in self.made and self.recording.is_pick(node)):
                 self.made[node] = self._copy(node)
-                if tap and any((node, user) in self.recording.rewritten for user in node.users):
-                    self.taps[node] = self.graph.call_function(torch.clone, (self.made[node],))
+                if tap and not self.apart:
+                    self._tap_rewrites(node)
         wanted = [node for node in self.extractor.output.all_input_nodes if node in self.made and not self.only_sinks]
         shows = [node for node in self.made if node not in wanted and self._is_result(node)]
         sinks = [node for node in shows if node not in self.used or self._is_rewritten(node)]
         self.tapped = [node for node in self.made if self._is_tapped(node)]
         results = [self.taps.get(node, self.made[node]) for node in (self.tapped if tap else [*wanted, *sinks])]
-        self.graph.output(tuple(results))
+        self.graph.output((*results, *self.rewrites.values()))
         made = GraphModule(self.extractor.graph_module, self.graph)
         fills = tuple(self.fills) if self.extractor.fills else ()
         return Part(made, copied_together(self.values), len(self.keep), fills, self.extractor.setting)
+
+    def _tap_rewrites(self, node: Node) -> None:
+        """Copy a value that will be written to, and those that the node has written to."""
+        if any((node, user) in self.recording.rewritten for user in node.users):
+            self.taps[node] = self.graph.call_function(torch.clone, (self.made[node],))
+        for value in self.recording.written_by(node):
+            standing = self._standing(value)
+            if standing is not None and value is not node:
+                self.rewrites[value, node] = self.graph.call_function(torch.clone, (standing,))
 
     def _is_rewritten(self, node: Node) -> bool:
         """Tell whether somebody who was left out saw what an in-place operation had made of a node's value."""
@@ -199,6 +225,10 @@ class _Build:
             found = self._behind(node)
             if found is not None:
                 return self.made[found]
+        if self.recording.writers.get((node, user)) in self.made and not self.apart:
+            written = self._standing(node)
+            if written is not None:
+                return written
         value = self.recording.seen[(node, user)]
         if node.op == "placeholder" and (node, user) in self.recording.pristine:
             value = self.extractor.given[node]  # As it came, with the memory that it shares.
@@ -216,6 +246,11 @@ class _Build:
             pristine = node.op == "placeholder" and (node, user) in self.recording.pristine
             self.fills.append(self.extractor.fills.get(node, DATA) if pristine else DATA)
         return self.given[key]
+
+    def _standing(self, node: Node) -> Node | None:
+        """Return what stands for a node by now, where something does."""
+        given = [made for (entry, _, _), made in self.given.items() if entry is node]
+        return self.made.get(node, given[-1] if given else None)
 
     def _behind(self, node: Node) -> Node | None:
         """Return the kept node that a left-out node is bypassed to: the one that most depends on other kept ones."""

@@ -35,7 +35,11 @@ class Recording(Interpreter):
         # Pairs of a node and its user, where the value was still as it came, and where it had been written to.
         self.pristine: set[tuple[Node, Node]] = set()
         self.rewritten: set[tuple[Node, Node]] = set()
+        # Who wrote last to a value before a user of it saw it.
+        self.writers: dict[tuple[Node, Node], Node] = {}
         self._first_version: dict[Node, int] = {}
+        self._last_version: dict[Node, int] = {}
+        self._last_writer: dict[Node, Node] = {}
         self.raised: Node | None = None
         self.error: Exception | None = None
         self._kept: dict[tuple[Node, int], Any] = {}
@@ -64,19 +68,43 @@ class Recording(Interpreter):
 
     def run_node(self, n: Node) -> Any:
         """Keep what the node's arguments are now, run it, and keep what it gives."""
-        for argument in n.all_input_nodes:
-            version = version_of(self.env[argument])
+        versions = {argument: version_of(self.env[argument]) for argument in n.all_input_nodes}
+        for argument, version in versions.items():
             self.seen[(argument, n)] = self._value(argument, version)
             as_it_came = self._first_version[argument] == version
             (self.pristine if as_it_came else self.rewritten).add((argument, n))
+            if argument in self._last_writer:
+                self.writers[(argument, n)] = self._last_writer[argument]
         try:
             result = super().run_node(n)
         except Exception:
             self.raised = n
             raise
         self.results[n] = copied(result)
-        self._first_version[n] = version_of(result)
+        self._first_version[n] = self._last_version[n] = version_of(result)
+        if any(version_of(self.env[argument]) != version for argument, version in versions.items()):
+            self._note_written(n)
         return result
+
+    def feeders(self, node: Node) -> set[Node]:
+        """Return what a node's value comes from directly: its arguments, and who wrote to them before."""
+        arguments = node.all_input_nodes
+        return {
+            *arguments,
+            *(self.writers[argument, node] for argument in arguments if (argument, node) in self.writers),
+        }
+
+    def written_by(self, writer: Node) -> list[Node]:
+        """Return the values that somebody saw as an in-place operation had left them."""
+        return list(dict.fromkeys(value for (value, _), entry in self.writers.items() if entry is writer))
+
+    def _note_written(self, writer: Node) -> None:
+        """Note every value that has just been written to; they share memory."""
+        for node, value in self.env.items():
+            version = version_of(value)
+            if version != self._last_version[node]:
+                self._last_version[node] = version
+                self._last_writer[node] = writer
 
     def _value(self, node: Node, version: int) -> Any:
         if (node, version) not in self._kept:

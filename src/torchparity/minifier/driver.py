@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
-import os
 import shlex
 import shutil
 import subprocess
@@ -22,7 +21,7 @@ from torchparity.errors import ParityError, UsageError
 from torchparity.execute.environment import environment
 from torchparity.execute.isolated import run_bundle
 from torchparity.execute.outcome import Limits
-from torchparity.execute.pool import Pool
+from torchparity.execute.pool import Pool, default_workers
 from torchparity.execute.processes import wait_or_kill
 from torchparity.minifier.chase import Budget, BudgetSpent, Chase, Judge, Listener
 from torchparity.minifier.delivery import VERIFICATIONS, Delivered, deliver, nearest
@@ -248,12 +247,6 @@ def folder_for(out: str | Path | None) -> Iterator[Path]:
         raise UsageError(f"{folder} is not empty", hint="name another folder; this one would be written over")
     folder.mkdir(parents=True, exist_ok=True)
     yield folder
-
-
-def default_workers() -> int:
-    """Return how many queries run at once: two where there are two cores, then one for every two."""
-    cores = os.cpu_count() or 1
-    return min(8, max(min(cores, 2), cores // 2))
 
 
 @contextlib.contextmanager

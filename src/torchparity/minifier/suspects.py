@@ -14,7 +14,6 @@ from dataclasses import replace
 from torch.fx import Node
 
 from torchparity.graphs.extract import Extractor
-from torchparity.graphs.part import Part
 from torchparity.minifier.chase import Chase
 from torchparity.minifier.signature import VALUES, Signature
 from torchparity.records import Kind
@@ -72,37 +71,37 @@ def alone(chase: Chase, extractor: Extractor) -> Iterator[Sequence[Node]]:
     chase.signature = None
 
 
-def tapped(chase: Chase, extractor: Extractor) -> tuple[Part, list[Node]]:
-    """Return the whole graph with every intermediate value as an output, and the nodes of these."""
-    part, nodes = extractor.tapped()
-    return replace(part, setting=replace(chase.setting, backward=False)), nodes
-
-
 def first_wrong(chase: Chase, extractor: Extractor) -> tuple[Node, str] | None:
     """Ask about every intermediate value at once; return the first node whose value is wrong, and how it is."""
     assert chase.signature is not None
-    part, nodes = tapped(chase, extractor)
+    tapped = extractor.tapped()
+    part = replace(tapped.part, setting=replace(chase.setting, backward=False))
     wrong = dict(chase.inquire(part).result().wrong)
-    kinds = {node: wrong.get(f"output[{place}]", "") for place, node in enumerate(nodes)}
     follows = VALUES if chase.signature.kind in VALUES else (chase.signature.kind,)
-    shown = next((node for node in nodes if kinds[node] in follows), None)
+    kinds: dict[Node, str] = {}
+    for place, maker in enumerate(tapped.makers):
+        kind = wrong.get(f"output[{place}]", "")
+        if kind in (*follows, *ORIGINS):
+            kinds.setdefault(maker, kind)
+    makers = [node for node in extractor.graph_module.graph.nodes if node in kinds]
+    shown = next((node for node in makers if kinds[node] in follows), None)
     if shown is None:
         return None
     # A wrong dtype or shape that leads there is where it begins; strides often differ, and lead nowhere.
-    leads = ancestors(shown)
-    origin = next((node for node in nodes if node in leads and kinds[node] in (*follows, *ORIGINS)), shown)
+    leads = ancestors(extractor, shown)
+    origin = next((node for node in makers if node in leads), shown)
     return origin, kinds[origin]
 
 
-def ancestors(node: Node) -> set[Node]:
+def ancestors(extractor: Extractor, node: Node) -> set[Node]:
     """Return everything that a node's value comes from."""
     found: set[Node] = set()
     waiting = [node]
     while waiting:
-        for argument in waiting.pop().all_input_nodes:
-            if argument not in found:
-                found.add(argument)
-                waiting.append(argument)
+        for feeder in extractor.recording.feeders(waiting.pop()):
+            if feeder not in found:
+                found.add(feeder)
+                waiting.append(feeder)
     return found
 
 
@@ -111,7 +110,7 @@ def neighbourhoods(extractor: Extractor, node: Node) -> Iterator[Sequence[Node]]
     around = [node]
     yield around
     for _ in range(NEIGHBOURHOODS):
-        feeders = {argument for entry in around for argument in entry.all_input_nodes}
+        feeders = {feeder for entry in around for feeder in extractor.recording.feeders(entry)}
         wider = [entry for entry in extractor.compute if entry in feeders or entry in set(around)]
         if len(wider) == len(around):
             return

@@ -1,0 +1,82 @@
+"""Parts of graphs that write in place: who wrote what, who sees it, and what a tap shows of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch.fx import GraphModule, Node, symbolic_trace
+
+from torchparity.graphs.extract import Extractor
+
+
+def extractor_of(function: Callable[..., Any], *inputs: torch.Tensor) -> Extractor:
+    return Extractor(symbolic_trace(function), inputs)
+
+
+def named(extractor: Extractor, *names: str) -> list[Node]:
+    nodes = {node.name: node for node in extractor.compute}
+    return [nodes[name] for name in names]
+
+
+def outputs_of(graph_module: GraphModule, inputs: tuple[Any, ...]) -> list[torch.Tensor]:
+    return list(graph_module(*inputs))
+
+
+def through_a_view(x: torch.Tensor) -> torch.Tensor:
+    base = x * 2
+    base.view(-1).add_(1)
+    return base.neg()
+
+
+def on_an_input(x: torch.Tensor) -> torch.Tensor:
+    x.add_(1)
+    return x.neg()
+
+
+def test_who_wrote_to_a_value_is_known_through_its_views() -> None:
+    extractor = extractor_of(through_a_view, torch.ones(2, 2))
+    mul, view, add, neg = named(extractor, "mul", "view", "add_", "neg")
+    assert extractor.recording.writers == {(mul, neg): add}
+    assert extractor.recording.written_by(add) == [mul]
+    assert extractor.recording.feeders(neg) == {mul, add}
+    assert extractor.recording.feeders(add) == {view}
+
+
+def test_a_value_is_tapped_before_and_after_somebody_writes_to_it() -> None:
+    extractor = extractor_of(through_a_view, torch.ones(2, 2))
+    mul, view, add, neg = named(extractor, "mul", "view", "add_", "neg")
+    tapped = extractor.tapped()
+    assert (tapped.nodes, tapped.rewrites) == ([mul, view, add, neg], [(mul, add)])
+    assert tapped.makers == [mul, view, add, neg, add]
+    values = [float(value.flatten()[0]) for value in outputs_of(tapped.part.graph_module, tapped.part.inputs)]
+    assert values[0] == 2.0
+    assert values[2:] == [3.0, -3.0, 3.0]
+
+
+def test_what_is_written_to_an_input_is_seen_by_who_reads_it_later() -> None:
+    extractor = extractor_of(on_an_input, torch.ones(3))
+    tapped = extractor.tapped()
+    assert len(tapped.part.inputs) == 1
+    (x,) = [node for node in extractor.graph_module.graph.nodes if node.op == "placeholder"]
+    assert tapped.rewrites == [(x, named(extractor, "add_")[0])]
+    assert torch.equal(outputs_of(tapped.part.graph_module, tapped.part.inputs)[1], torch.full((3,), -2.0))
+    part = extractor.part(extractor.compute)
+    assert len(part.inputs) == 1
+    assert torch.equal(outputs_of(part.graph_module, part.inputs)[0], torch.full((3,), -2.0))
+
+
+@pytest.mark.parametrize("kept", [["neg"], ["view", "neg"]])
+def test_without_the_writer_its_reader_gets_what_was_written(kept: list[str]) -> None:
+    extractor = extractor_of(through_a_view, torch.ones(2, 2))
+    part = extractor.part(named(extractor, *kept))
+    assert torch.equal(outputs_of(part.graph_module, part.inputs)[0], torch.full((2, 2), -3.0))
+
+
+def test_a_writer_and_its_reader_stay_together_without_what_they_share() -> None:
+    extractor = extractor_of(through_a_view, torch.ones(2, 2))
+    part = extractor.part(named(extractor, "view", "add_", "neg"))
+    assert len(part.inputs) == 1
+    assert torch.equal(outputs_of(part.graph_module, part.inputs)[0], torch.full((2, 2), -3.0))
