@@ -54,6 +54,14 @@ def wrong_gradient(graph_module, inputs):
     return make_boxed_func(graph_module.forward)
 
 
+def wrong_gradient_behind_others(graph_module, inputs):
+    """Wrong where the gradient that comes in was computed."""
+    for node in calls(graph_module, "aten.tanh_backward"):
+        if node.args[0].op != "placeholder":
+            scaled(graph_module, node, 1.25)
+    return make_boxed_func(graph_module.forward)
+
+
 def right(graph_module, inputs):
     return make_boxed_func(graph_module.forward)
 
@@ -61,6 +69,8 @@ def right(graph_module, inputs):
 hiding = aot_autograd(fw_compiler=fused_only)
 refusing = aot_autograd(fw_compiler=refuses)
 backwards = aot_autograd(fw_compiler=right, bw_compiler=wrong_gradient)
+together = aot_autograd(fw_compiler=right, bw_compiler=wrong_gradient_behind_others)
+def wrong_together(graph_module, inputs, **options): return together(graph_module, inputs)
 def hides(graph_module, inputs, **options): return hiding(graph_module, inputs)
 def refuses_cosine(graph_module, inputs, **options): return refusing(graph_module, inputs)
 def wrong_backwards(graph_module, inputs, **options): return backwards(graph_module, inputs)
@@ -138,6 +148,16 @@ def test_a_wrong_gradient_is_found_among_operations_by_themselves(pool, backends
     assert found.how == "gradient"
     assert found.culprit is not None
     assert found.culprit.operation == "tanh"
+
+
+def test_a_gradient_that_is_wrong_only_among_others_is_found_where_it_begins(pool, backends):
+    case = case_of(backends.wrong_together, level="dynamo", backward=True)
+    found = torchparity.locate(case, pool=pool)
+    assert found.how == "gradient"
+    assert found.culprit is not None
+    assert found.culprit.operation == "tanh"
+    small = torchparity.minify(case, pool=pool)
+    assert small.compute_nodes == 2
 
 
 def test_a_case_that_does_not_fail_is_refused(pool):

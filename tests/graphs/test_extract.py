@@ -80,3 +80,30 @@ def test_a_writer_and_its_reader_stay_together_without_what_they_share() -> None
     part = extractor.part(named(extractor, "view", "add_", "neg"))
     assert len(part.inputs) == 1
     assert torch.equal(outputs_of(part.graph_module, part.inputs)[0], torch.full((2, 2), -3.0))
+
+
+def test_a_zero_shows_the_gradient_that_reaches_a_value() -> None:
+    x = torch.tensor([0.5, 1.0, 2.0], requires_grad=True)
+    extractor = Extractor(symbolic_trace(lambda x: (x.sin() * 2).view(3, 1).exp()), (x,), gradients=True)
+    sin, mul, view, exp = extractor.compute
+    assert extractor.recording.views == {view}
+    tapped = extractor.gradients_tapped()
+    assert list(tapped.owners.values())[1:] == [sin, mul, exp]
+    (result,) = tapped.part.graph_module(*tapped.part.inputs)
+    assert torch.equal(result, (x.sin() * 2).view(3, 1).exp())
+    result.sum().backward()
+    zeros = {node: value.grad for node, value in zip(tapped.owners.values(), tapped.part.inputs, strict=True)}
+    assert torch.allclose(zeros[mul], result.flatten())
+    assert torch.allclose(zeros[sin], 2 * result.flatten())
+
+
+def test_a_wrong_gradient_begins_behind_the_last_value_that_has_one() -> None:
+    x = torch.ones(3, requires_grad=True)
+    extractor = Extractor(symbolic_trace(lambda x: (x.sin() * 2).view(3, 1).exp().cos()), (x,), gradients=True)
+    sin, mul, view, exp, cos = extractor.compute
+    tapped = extractor.gradients_tapped()
+    leaves = {node: path for path, node in tapped.owners.items()}
+    assert tapped.where_it_begins(["grad.x", leaves[sin], leaves[mul]]) == [view, exp]
+    assert tapped.where_it_begins([leaves[exp], leaves[sin]]) == [cos]
+    assert tapped.where_it_begins(["grad.x"]) == [sin]
+    assert tapped.where_it_begins(["output[0]"]) == []

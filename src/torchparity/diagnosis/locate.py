@@ -16,7 +16,7 @@ from typing import Any
 
 from torch.fx import Node
 
-from torchparity.diagnosis.taps import APART_JOB, PART_JOB, TAP_JOB, opened
+from torchparity.diagnosis.taps import APART_JOB, GRADIENTS_JOB, PART_JOB, TAP_JOB, opened
 from torchparity.errors import UsageError
 from torchparity.execute.isolated import BUNDLE_JOB, verdict_of
 from torchparity.execute.outcome import Ending, Limits, Outcome
@@ -77,6 +77,8 @@ class Search:
                 return self.found("raises", self.compute.index(self.raised), self.whole())
             if self.verdict is not None and self.verdict.kind in ENDS:
                 return None
+            if self.verdict is not None and only_gradients(self.verdict):
+                return self.in_gradients(self.verdict)
             verdict, introduced = self.tap(())
             if verdict.kind in ENDS:
                 self.verdict = verdict
@@ -93,7 +95,7 @@ class Search:
             whole = self.whole()
             if whole.kind in ENDS:
                 return self.found("raises", self.first_to_raise(whole, places), whole)
-            if all(leaf.role == "gradient" for leaf in whole.leaves if leaf.status is Status.DIFFERS):
+            if only_gradients(whole):
                 return self.in_gradients(whole)
             return self.in_fusion(whole, places)
 
@@ -129,16 +131,18 @@ class Search:
         return self.pool.submit(job, {"folder": str(self.folder), **payload}, limits=self.limits)
 
     def answer(self, asked: Future[Outcome]) -> tuple[Verdict, dict[str, Any]]:
-        """Wait for what a worker found."""
+        """Wait for what a worker found: the verdict, and everything else that it answered."""
         outcome = asked.result()
         verdict = verdict_of(outcome, subject=self.case.name, backend=self.case.recipe.backend_name())
         value = outcome.value if outcome.ending is Ending.RETURNED else {}
-        return verdict, value.get("introduced", {})
+        return verdict, value
 
     def tap(self, untapped: Sequence[int]) -> tuple[Verdict, dict[str, Any]]:
         """Ask about every intermediate value at once, but for some."""
         shown = len(self.compute) - len(untapped)
-        return self.ask(TAP_JOB, f"{shown} of {len(self.compute)} values tapped", untapped=list(untapped))
+        what = f"{shown} of {len(self.compute)} values tapped"
+        verdict, facts = self.ask(TAP_JOB, what, untapped=list(untapped))
+        return verdict, facts.get("introduced", {})
 
     def whole(self) -> Verdict:
         """Return the verdict on the case as it is; refuse one that does not fail."""
@@ -217,12 +221,13 @@ class Search:
     # --- what taps do not show ---------------------------------------------------------------------------
 
     def in_gradients(self, whole: Verdict) -> Located:
-        """Every distinct operation by itself, backwards: whose gradient is wrong? One compilation."""
+        """Every distinct operation by itself, backwards; then the gradients of all values. One or two compilations."""
         verdict, _ = self.ask(APART_JOB, "every operation by itself, with its gradient")
-        owner = next(
-            (int(leaf.path.split()[1]) for leaf in wrong_leaves(verdict) if leaf.path.startswith("node ")), None
-        )
-        return self.found("gradient", owner, whole)
+        places = [int(leaf.path.split()[1]) for leaf in wrong_leaves(verdict) if leaf.path.startswith("node ")]
+        if not places:
+            _, facts = self.ask(GRADIENTS_JOB, "the gradients of all values")
+            places = facts.get("behind", [])
+        return self.found("gradient", places[0] if places else None, whole)
 
     def in_fusion(self, whole: Verdict, near: list[list[int]]) -> Located:
         """Find the smallest set of values that must not be looked at for the failure to show."""
@@ -276,6 +281,12 @@ def severity(node: NodeError) -> tuple[float, int]:
     """Order operations: those that are wrong in more than number first, then by how much they introduce."""
     whole = node.introduced_kind not in (Kind.VALUE.value, Kind.BIAS.value)
     return (float("-inf") if whole else -(node.introduced or 0.0), node.place)
+
+
+def only_gradients(verdict: Verdict) -> bool:
+    """Tell whether all that differs are gradients."""
+    wrong = list(wrong_leaves(verdict))
+    return bool(wrong) and all(leaf.role == "gradient" for leaf in wrong)
 
 
 def wrong_leaves(verdict: Verdict) -> Iterator[LeafReport]:

@@ -40,6 +40,7 @@ from torchparity.run.subject import Subject
 TAP_JOB = "torchparity.diagnosis.taps:tap_job"
 PART_JOB = "torchparity.diagnosis.taps:part_job"
 APART_JOB = "torchparity.diagnosis.taps:apart_job"
+GRADIENTS_JOB = "torchparity.diagnosis.taps:gradients_job"
 # Where only errors and crashes count, nothing is measured. One run with noise tells whether random numbers are drawn.
 ENDING_ONLY = Settings(tolerance=Tolerance(), reference=False, noise_runs=1, candidate_runs=1)
 # What replayed values cannot tell: they have been copied.
@@ -143,6 +144,25 @@ def apart_job(payload: dict[str, Any], announce: Announce) -> dict[str, Any]:
         return replace(verdict, leaves=leaves)
 
     return answer(judge, announce)
+
+
+def gradients_job(payload: dict[str, Any], announce: Announce) -> dict[str, Any]:
+    """Judge the gradient of every value of a bundle's graph; the operations where the first goes wrong are `behind`."""
+    folder = Path(payload["folder"])
+    case = read_bundle(folder)
+    behind: list[int] = []
+
+    def judge(tell: ProgressCallback) -> Verdict:
+        extractor, recipe, random = opened(case, folder)
+        tapped = extractor.gradients_tapped()
+        verdict = judge_part(tapped.part, case, recipe, random, Settings(tolerance=Tolerance(), progress=tell))
+        names = list(input_names(tapped.part.graph_module).values())
+        wrong = [named(leaf.path, names) for leaf in verdict.leaves if leaf.status is Status.DIFFERS]
+        places = {node: place for place, node in enumerate(extractor.compute)}
+        behind.extend(places[node] for node in tapped.where_it_begins(wrong) if node in places)
+        return verdict
+
+    return {**answer(judge, announce), "behind": behind}
 
 
 def named(path: str, names: Sequence[str]) -> str:

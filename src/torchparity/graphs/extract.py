@@ -17,7 +17,7 @@ import torch
 from torch.fx import Graph, GraphModule, Node
 
 from torchparity.graphs.part import Part, Setting, placeholders
-from torchparity.graphs.recording import Recording, alike, copied_together
+from torchparity.graphs.recording import Recording, alike, copied_together, has_storage
 from torchparity.repro.fills import DATA, Fill
 from torchparity.repro.source import input_names
 from torchparity.repro.values import literal
@@ -48,6 +48,30 @@ class Tapped:
     def makers(self) -> list[Node]:
         """Return for each output the node that made it what it is."""
         return [*self.nodes, *(writer for _, writer in self.rewrites)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class GradientsTapped:
+    """A graph that tells the gradient of every value: whose it is, by the name of the leaf that shows it."""
+
+    part: Part
+    owners: dict[str, Node]
+
+    def where_it_begins(self, wrong: Iterable[str]) -> list[Node]:
+        """Return the operations between the last value whose gradient is wrong and those whose gradients are right."""
+        nodes = [self.owners[path] for path in wrong if path in self.owners and self.owners[path].users]
+        if not nodes:
+            return []
+        shown = set(self.owners.values())
+        order = {node: place for place, node in enumerate(nodes[0].graph.nodes)}
+        found: set[Node] = set()
+        waiting = list(max(nodes, key=lambda node: min(order[user] for user in node.users)).users)
+        while waiting:
+            node = waiting.pop()
+            if node.op != "output" and node not in found:
+                found.add(node)
+                waiting.extend(node.users if node not in shown else ())
+        return sorted(found, key=lambda node: order[node])
 
 
 class Extractor:
@@ -106,6 +130,18 @@ class Extractor:
         uses = [(node, user) for node, _, user in build.given if user is not None]
         return Apart(part=part, results=build.tapped, uses=uses, owners=owners)
 
+    def gradients_tapped(self) -> GradientsTapped:
+        """Return the whole graph with zeros added to its differentiable values: their gradients are what reaches these.
+
+        y = f(x)  ->  y = f(x) + z. Views are left alone, because a sum is no view.
+        """
+        build = _Build(self, set(self.compute), bypass=True, only_sinks=False, zeros=True)
+        part = build.part()
+        names = input_names(part.graph_module)
+        shown = [(made, node) for (node, _, _), made in build.given.items()]
+        shown += [(zero, node) for node, zero in build.zeros.items()]
+        return GradientsTapped(part=part, owners={f"grad.{names[made]}": node for made, node in shown})
+
     def _look(self, node: Node) -> Any:
         """Return what an operation is told by, its values apart."""
 
@@ -137,6 +173,7 @@ class _Build:
         bypass: bool,
         only_sinks: bool,
         apart: bool = False,
+        zeros: bool = False,
         untapped: Container[Node] = (),
     ) -> None:
         self.extractor = extractor
@@ -146,6 +183,9 @@ class _Build:
         self.only_sinks = only_sinks
         # Whether every operation gets inputs of its own, and none gets what another one computes.
         self.apart = apart
+        # Whether zeros are added to what has a gradient, and these.
+        self.adds_zeros = zeros
+        self.zeros: dict[Node, Node] = {}
         self.untapped = untapped
         self.graph = Graph()
         self.made: dict[Node, Node] = {}
@@ -170,6 +210,8 @@ class _Build:
                 self.made[node] = self._copy(node)
                 if tap and not self.apart:
                     self._tap_rewrites(node)
+                if self.adds_zeros and self._has_gradient(node):
+                    self._add_zero(node)
         wanted = [node for node in self.extractor.output.all_input_nodes if node in self.made and not self.only_sinks]
         shows = [node for node in self.made if node not in wanted and self._is_result(node)]
         sinks = [node for node in shows if node not in self.used or self._is_rewritten(node)]
@@ -179,6 +221,23 @@ class _Build:
         made = GraphModule(self.extractor.graph_module, self.graph)
         fills = tuple(self.fills) if self.extractor.fills else ()
         return Part(made, copied_together(self.values), len(self.keep), fills, self.extractor.setting)
+
+    def _has_gradient(self, node: Node) -> bool:
+        """Tell whether a value of its own has a gradient."""
+        value = self.recording.results.get(node)
+        views = self.recording.views
+        own = node not in views and not (self.recording.is_pick(node) and node.args[0] in views)
+        return own and isinstance(value, torch.Tensor) and value.requires_grad and has_storage(value)
+
+    def _add_zero(self, node: Node) -> None:
+        """Let everybody see a value plus an input that is zero."""
+        zero = self._at_top(lambda: self.graph.placeholder(f"zero_{node.name}"))
+        self.values.append(torch.zeros_like(self.recording.results[node]).requires_grad_())
+        self.fills.append(DATA)
+        with self.graph.inserting_after(self.made[node]):
+            total = self.graph.call_function(torch.add, (self.made[node], zero))
+        self.origins[total] = node
+        self.made[node], self.zeros[node] = total, zero
 
     def _tap_rewrites(self, node: Node) -> None:
         """Copy a value that will be written to, and those that the node has written to."""

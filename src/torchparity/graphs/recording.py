@@ -35,6 +35,8 @@ class Recording(Interpreter):
         # Pairs of a node and its user, where the value was still as it came, and where it had been written to.
         self.pristine: set[tuple[Node, Node]] = set()
         self.rewritten: set[tuple[Node, Node]] = set()
+        # Nodes whose value shares memory with one of their arguments.
+        self.views: set[Node] = set()
         # Who wrote last to a value before a user of it saw it.
         self.writers: dict[tuple[Node, Node], Node] = {}
         self._first_version: dict[Node, int] = {}
@@ -82,6 +84,8 @@ class Recording(Interpreter):
             raise
         self.results[n] = copied(result)
         self._first_version[n] = self._last_version[n] = version_of(result)
+        if n.op in COMPUTE and storages_of(result) & storages_of([self.env[argument] for argument in versions]):
+            self.views.add(n)
         if any(version_of(self.env[argument]) != version for argument, version in versions.items()):
             self._note_written(n)
         return result
@@ -110,6 +114,12 @@ class Recording(Interpreter):
         if (node, version) not in self._kept:
             self._kept[(node, version)] = copied(self.env[node])
         return self._kept[(node, version)]
+
+
+def storages_of(value: Any) -> set[Any]:
+    """Return what tells the memory apart that the tensors of a value lie in."""
+    tensors = [leaf for leaf in torchapi.tree_leaves(value) if isinstance(leaf, torch.Tensor)]
+    return {torchapi.storage_key(tensor) for tensor in tensors} - {None}
 
 
 def version_of(value: Any) -> int:

@@ -2,6 +2,7 @@
 
 apart     every distinct operation once, each with the inputs that it really had     small, blind to fusion
 tapped    the whole graph, every intermediate value an output                        large
+gradients the whole graph, zeros added to its values: their gradients are seen       large
 clue      the operation that an error message names
 """
 
@@ -21,6 +22,7 @@ from torchparity.repro.source import operation_name
 
 # Kinds of difference that make values wrong further on.
 ORIGINS = (Kind.DTYPE.value, Kind.SHAPE.value)
+GRADIENT = "grad."
 NEIGHBOURHOODS = 3
 NAMED = 4
 
@@ -35,19 +37,21 @@ def suspects(chase: Chase, extractor: Extractor) -> Iterator[Sequence[Node]]:
     pinned = chase.signature
     assert pinned is not None
     if raised is not None:
-        yield from neighbourhoods(extractor, raised)
+        yield from neighbourhoods(extractor, [raised])
     elif not chase.looks_inside:
         return
     elif pinned.kind in (Kind.RAISES.value, Kind.CRASHES.value):
         for node in named_nodes(extractor, chase.inquire(chase.whole).result().clue):
             yield [node]
+    elif in_gradients(chase):
+        yield from neighbourhoods(extractor, wrong_gradients(chase, extractor))
     else:
         first = first_wrong(chase, extractor)
         if first is not None:
             culprit, kind = first
             # What is wrong there is the failure where it begins, so that is followed, unless it leads nowhere.
             chase.signature = Signature(kind=kind)
-            yield from neighbourhoods(extractor, culprit)
+            yield from neighbourhoods(extractor, [culprit])
             chase.signature = pinned
 
 
@@ -69,6 +73,18 @@ def alone(chase: Chase, extractor: Extractor) -> Iterator[Sequence[Node]]:
         chase.signature = Signature(kind=kind)
         yield [node]
     chase.signature = None
+
+
+def in_gradients(chase: Chase) -> bool:
+    """Tell whether all that is wrong are gradients."""
+    wrong = chase.inquire(chase.whole).result().wrong
+    return bool(wrong) and all(path.startswith(GRADIENT) for path, _ in wrong)
+
+
+def wrong_gradients(chase: Chase, extractor: Extractor) -> list[Node]:
+    """Ask about the gradients of every intermediate value; return the operations behind the first that is wrong."""
+    tapped = extractor.gradients_tapped()
+    return tapped.where_it_begins(path for path, kind in chase.inquire(tapped.part).result().wrong if kind in VALUES)
 
 
 def first_wrong(chase: Chase, extractor: Extractor) -> tuple[Node, str] | None:
@@ -105,9 +121,11 @@ def ancestors(extractor: Extractor, node: Node) -> set[Node]:
     return found
 
 
-def neighbourhoods(extractor: Extractor, node: Node) -> Iterator[Sequence[Node]]:
-    """Yield a node alone, then with what feeds it, further and further up."""
-    around = [node]
+def neighbourhoods(extractor: Extractor, nodes: Sequence[Node]) -> Iterator[Sequence[Node]]:
+    """Yield nodes alone, then with what feeds them, further and further up."""
+    around = [node for node in nodes if node in set(extractor.compute)]
+    if not around:
+        return
     yield around
     for _ in range(NEIGHBOURHOODS):
         feeders = {feeder for entry in around for feeder in extractor.recording.feeders(entry)}
