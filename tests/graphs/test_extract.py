@@ -107,3 +107,31 @@ def test_a_wrong_gradient_begins_behind_the_last_value_that_has_one() -> None:
     assert tapped.where_it_begins([leaves[exp], leaves[sin]]) == [cos]
     assert tapped.where_it_begins(["grad.x"]) == [sin]
     assert tapped.where_it_begins(["output[0]"]) == []
+
+
+def test_windows_are_stretches_side_by_side() -> None:
+    x = torch.tensor([0.5, 1.0, 2.0])
+    extractor = Extractor(symbolic_trace(lambda x: x.sin().exp().cos().tanh().neg()), (x,))
+    sin, exp, cos, tanh, neg = extractor.compute
+    cut = extractor.windows(2)
+    assert cut.owners["output[0]"] == [sin, exp]
+    assert cut.owners["output[2]"] == [neg]
+    results = outputs_of(cut.part.graph_module, cut.part.inputs)
+    assert torch.equal(results[1], x.sin().exp().cos().tanh())
+    assert len(cut.part.inputs) == 3
+    moved = extractor.windows(2, offset=1)
+    assert list(moved.owners.values())[:3] == [[sin], [exp, cos], [tanh, neg]]
+
+
+def test_a_window_shares_its_inputs_and_shows_what_nobody_in_it_uses() -> None:
+    def model(x: torch.Tensor) -> torch.Tensor:
+        base = x.sin()
+        left, right = base.chunk(2)
+        return (left + base[:2]) * right + base[:2]
+
+    extractor = Extractor(symbolic_trace(model), (torch.arange(4.0),))
+    cut = extractor.windows(3)
+    assert len(cut.part.inputs) == len({id(value) for value in cut.part.inputs})
+    names = [node.name for node in cut.part.graph_module.graph.nodes if node.op == "placeholder"]
+    assert names[0] == "x"
+    assert torch.equal(outputs_of(cut.part.graph_module, cut.part.inputs)[-1], model(torch.arange(4.0)))

@@ -9,6 +9,7 @@ A node that is left out is
 from __future__ import annotations
 
 import contextlib
+import itertools
 from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -34,6 +35,14 @@ class Apart:
     results: list[Node]
     uses: list[tuple[Node, Node]]
     owners: dict[str, Node]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Windows:
+    """Stretches of a graph side by side, none fed by another; `owners` tells the nodes that a leaf belongs to."""
+
+    part: Part
+    owners: dict[str, list[Node]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,7 +119,7 @@ class Extractor:
         """
         build = _Build(self, set(self.compute), bypass=True, only_sinks=False, untapped=untapped)
         part = build.part(tap=True)
-        return Tapped(part=part, nodes=build.tapped, rewrites=list(build.rewrites))
+        return Tapped(part=part, nodes=build.shown, rewrites=list(build.rewrites))
 
     def apart(self, nodes: Iterable[Node] | None = None) -> Apart:
         """Return operations (every distinct one, once), each with the inputs it really had, none fed by another.
@@ -121,14 +130,30 @@ class Extractor:
         for node in self.compute if nodes is None else ():
             if node in self.recording.results:
                 alike.setdefault(self._look(node), node)
-        keep = set(alike.values() if nodes is None else nodes)
-        build = _Build(self, keep, bypass=False, only_sinks=False, apart=True)
+        keep = list(alike.values() if nodes is None else nodes)
+        build = _Build(self, set(keep), bypass=False, only_sinks=False, groups=[[node] for node in keep])
         part = build.part(tap=True)
-        owners = {f"output[{place}]": self._owner(node) for place, node in enumerate(build.tapped)}
+        owners = {f"output[{place}]": self._owner(node) for place, node in enumerate(build.shown)}
         names = input_names(part.graph_module)
-        owners |= {f"grad.{names[made]}": user for (_, _, user), made in build.given.items() if user is not None}
-        uses = [(node, user) for node, _, user in build.given if user is not None]
-        return Apart(part=part, results=build.tapped, uses=uses, owners=owners)
+        uses = [(node, keep[group]) for node, _, group in build.given if group is not None]
+        owners |= {f"grad.{names[made]}": user for (_, user), made in zip(uses, build.given.values(), strict=True)}
+        return Apart(part=part, results=build.shown, uses=uses, owners=owners)
+
+    def windows(self, size: int, *, offset: int = 0) -> Windows:
+        """Return the whole graph cut into stretches of so many operations, each with the inputs that it really had.
+
+        a -> b -> c -> d, cut by two: (b(a(x)), d(c(y))). Inside a stretch everything is as it was.
+        """
+        cuts = sorted({0, *range(offset % size, len(self.compute), size), len(self.compute)})
+        groups = [self.compute[low:high] for low, high in itertools.pairwise(cuts)]
+        build = _Build(self, set(self.compute), bypass=False, only_sinks=True, groups=groups)
+        part = build.part()
+        owners = {f"output[{place}]": groups[build.group_of(node)] for place, node in enumerate(build.shown)}
+        names = input_names(part.graph_module)
+        owners |= {
+            f"grad.{names[made]}": groups[group] for (_, _, group), made in build.given.items() if group is not None
+        }
+        return Windows(part=part, owners=owners)
 
     def gradients_tapped(self) -> GradientsTapped:
         """Return the whole graph with zeros added to its differentiable values: their gradients are what reaches these.
@@ -172,7 +197,7 @@ class _Build:
         *,
         bypass: bool,
         only_sinks: bool,
-        apart: bool = False,
+        groups: Sequence[Sequence[Node]] = (),
         zeros: bool = False,
         untapped: Container[Node] = (),
     ) -> None:
@@ -181,15 +206,15 @@ class _Build:
         self.keep = keep
         self.bypass = bypass
         self.only_sinks = only_sinks
-        # Whether every operation gets inputs of its own, and none gets what another one computes.
-        self.apart = apart
+        # Where there are groups, each has inputs of its own, and gets nothing that another one computes.
+        self.groups = {node: number for number, group in enumerate(groups) for node in group}
         # Whether zeros are added to what has a gradient, and these.
         self.adds_zeros = zeros
         self.zeros: dict[Node, Node] = {}
         self.untapped = untapped
         self.graph = Graph()
         self.made: dict[Node, Node] = {}
-        self.given: dict[tuple[Node, int, Node | None], Node] = {}
+        self.given: dict[tuple[Node, int, int | None], Node] = {}
         self.values: list[Any] = []
         self.fills: list[Fill] = []
         self.used: set[Node] = set()
@@ -197,7 +222,8 @@ class _Build:
         # The kept nodes that a kept node depends on, itself included, as bits.
         self.depends: dict[Node, int] = {}
         self.top: Node | None = None
-        self.tapped: list[Node] = []
+        # The nodes whose values are outputs.
+        self.shown: list[Node] = []
         # Copies of values that are written to later on.
         self.taps: dict[Node, Node] = {}
         # Copies of values as they are after somebody wrote to them.
@@ -208,15 +234,15 @@ class _Build:
         for node in self.extractor.graph_module.graph.nodes:
             if node in self.keep or (node.args and node.args[0] in self.made and self.recording.is_pick(node)):
                 self.made[node] = self._copy(node)
-                if tap and not self.apart:
+                if tap and not self.groups:
                     self._tap_rewrites(node)
                 if self.adds_zeros and self._has_gradient(node):
                     self._add_zero(node)
         wanted = [node for node in self.extractor.output.all_input_nodes if node in self.made and not self.only_sinks]
         shows = [node for node in self.made if node not in wanted and self._is_result(node)]
         sinks = [node for node in shows if node not in self.used or self._is_rewritten(node)]
-        self.tapped = [node for node in self.made if self._is_tapped(node)]
-        results = [self.taps.get(node, self.made[node]) for node in (self.tapped if tap else [*wanted, *sinks])]
+        self.shown = [node for node in self.made if self._is_tapped(node)] if tap else [*wanted, *sinks]
+        results = [self.taps.get(node, self.made[node]) for node in self.shown]
         self.graph.output((*results, *self.rewrites.values()))
         made = GraphModule(self.extractor.graph_module, self.graph)
         fills = tuple(self.fills) if self.extractor.fills else ()
@@ -275,7 +301,7 @@ class _Build:
 
     def _stand_in(self, node: Node, user: Node) -> Any:
         """Return what a user of a node gets in its place."""
-        if node in self.made and (not self.apart or node.op == "get_attr" or self.recording.is_pick(user)):
+        if node in self.made and (node.op == "get_attr" or self.group_of(node) == self.group_of(user)):
             return self.made[node]
         if node.op == "get_attr":
             self.made[node] = self._at_top(lambda: self.graph.node_copy(node))
@@ -284,7 +310,7 @@ class _Build:
             found = self._behind(node)
             if found is not None:
                 return self.made[found]
-        if self.recording.writers.get((node, user)) in self.made and not self.apart:
+        if self.recording.writers.get((node, user)) in self.made and not self.groups:
             written = self._standing(node)
             if written is not None:
                 return written
@@ -293,7 +319,7 @@ class _Build:
             value = self.extractor.given[node]  # As it came, with the memory that it shares.
         if not isinstance(value, torch.Tensor) and literal(value) is not None and node.op != "placeholder":
             return value
-        key = (node, id(value), user if self.apart else None)
+        key = (node, id(value), self.group_of(user) if self.groups else None)
         if key not in self.given:
             # A value that changed between two uses is two inputs.
             number = sum(given is node for given, _, _ in self.given)
@@ -305,6 +331,11 @@ class _Build:
             pristine = node.op == "placeholder" and (node, user) in self.recording.pristine
             self.fills.append(self.extractor.fills.get(node, DATA) if pristine else DATA)
         return self.given[key]
+
+    def group_of(self, node: Node) -> int:
+        """Return the group that a node is in; what takes one of several results is where these are made."""
+        maker = node.args[0] if self.recording.is_pick(node) else node
+        return self.groups.get(maker, -1) if isinstance(maker, Node) else -1
 
     def _standing(self, node: Node) -> Node | None:
         """Return what stands for a node by now, where something does."""

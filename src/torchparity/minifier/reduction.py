@@ -18,6 +18,8 @@ from torchparity.minifier.simplify import simplify
 Suspects = Callable[[Extractor], Iterable[Sequence[Node]]]
 # The passes are run again as long as they find something, and no more often than this.
 ROUNDS = 5
+# So many nodes are left out one by one; more are halved first.
+FEW = 5
 # About how many questions the passes after the search for nodes take.
 PASSES = 10
 
@@ -79,7 +81,8 @@ def jump(extractor: Extractor, gate: Gate, suspects: Suspects | None) -> list[No
     """Try small neighbourhoods of the suspects before any search. One query each."""
     for nodes in suspects(extractor) if suspects is not None else ():
         if gate.fails(extractor.part(nodes)):
-            return again_without(extractor, gate, list(nodes)) if len(nodes) > 1 else list(nodes)
+            kept = gate.needed(list(nodes), extractor.part) if len(nodes) > FEW else list(nodes)
+            return again_without(extractor, gate, kept) if len(kept) > 1 else kept
     return []
 
 

@@ -3,6 +3,7 @@
 apart     every distinct operation once, each with the inputs that it really had     small, blind to fusion
 tapped    the whole graph, every intermediate value an output                        large
 gradients the whole graph, zeros added to its values: their gradients are seen       large
+windows   the whole graph in short stretches, side by side                           large, for what needs fusion
 clue      the operation that an error message names
 """
 
@@ -25,6 +26,8 @@ ORIGINS = (Kind.DTYPE.value, Kind.SHAPE.value)
 GRADIENT = "grad."
 NEIGHBOURHOODS = 3
 NAMED = 4
+# How many operations a stretch has: more than are usually fused, few enough to be searched.
+WINDOW = 16
 
 
 def suspects(chase: Chase, extractor: Extractor) -> Iterator[Sequence[Node]]:
@@ -45,6 +48,7 @@ def suspects(chase: Chase, extractor: Extractor) -> Iterator[Sequence[Node]]:
             yield [node]
     elif in_gradients(chase):
         yield from neighbourhoods(extractor, wrong_gradients(chase, extractor))
+        yield from windows(chase, extractor)
     else:
         first = first_wrong(chase, extractor)
         if first is not None:
@@ -53,6 +57,7 @@ def suspects(chase: Chase, extractor: Extractor) -> Iterator[Sequence[Node]]:
             chase.signature = Signature(kind=kind)
             yield from neighbourhoods(extractor, [culprit])
             chase.signature = pinned
+        yield from windows(chase, extractor)
 
 
 def alone(chase: Chase, extractor: Extractor) -> Iterator[Sequence[Node]]:
@@ -84,16 +89,34 @@ def in_gradients(chase: Chase) -> bool:
 def wrong_gradients(chase: Chase, extractor: Extractor) -> list[Node]:
     """Ask about the gradients of every intermediate value; return the operations behind the first that is wrong."""
     tapped = extractor.gradients_tapped()
-    return tapped.where_it_begins(path for path, kind in chase.inquire(tapped.part).result().wrong if kind in VALUES)
+    kinds = followed(chase)
+    return tapped.where_it_begins(path for path, kind in chase.inquire(tapped.part).result().wrong if kind in kinds)
+
+
+def followed(chase: Chase) -> tuple[str, ...]:
+    """Return the kinds of difference that count as the failure."""
+    assert chase.signature is not None
+    return VALUES if chase.signature.kind in VALUES else (chase.signature.kind,)
+
+
+def windows(chase: Chase, extractor: Extractor) -> Iterator[Sequence[Node]]:
+    """Yield the stretches of the graph that fail by themselves; two ways of cutting it, so that no cut hides all."""
+    if len(extractor.compute) <= 2 * WINDOW:
+        return
+    kinds = followed(chase)
+    cuts = [extractor.windows(WINDOW, offset=offset) for offset in (0, WINDOW // 2)]
+    asked = [chase.inquire(cut.part) for cut in cuts]
+    for cut, answer in zip(cuts, asked, strict=True):
+        wrong = [cut.owners[path] for path, kind in answer.result().wrong if path in cut.owners and kind in kinds]
+        yield from wrong[:1]
 
 
 def first_wrong(chase: Chase, extractor: Extractor) -> tuple[Node, str] | None:
     """Ask about every intermediate value at once; return the first node whose value is wrong, and how it is."""
-    assert chase.signature is not None
     tapped = extractor.tapped()
     part = replace(tapped.part, setting=replace(chase.setting, backward=False))
     wrong = dict(chase.inquire(part).result().wrong)
-    follows = VALUES if chase.signature.kind in VALUES else (chase.signature.kind,)
+    follows = followed(chase)
     kinds: dict[Node, str] = {}
     for place, maker in enumerate(tapped.makers):
         kind = wrong.get(f"output[{place}]", "")

@@ -60,7 +60,11 @@ class Recipe:
                 known += ENGINES
                 raise UsageError(
                     f"there is no torch.compile backend named {self.backend!r}",
-                    hint=suggestion(self.backend, known, "`torchparity backends` lists them"),
+                    hint=suggestion(
+                        self.backend,
+                        known,
+                        "`torchparity backends` lists them; one of your own is registered by the file of the model",
+                    ),
                 )
         elif not callable(self.backend):
             raise UsageError(
