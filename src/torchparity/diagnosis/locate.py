@@ -21,6 +21,7 @@ from torchparity.errors import UsageError
 from torchparity.execute.isolated import BUNDLE_JOB, verdict_of
 from torchparity.execute.outcome import Ending, Limits, Outcome
 from torchparity.execute.pool import Pool, default_workers
+from torchparity.graphs.recording import reached
 from torchparity.graphs.search import needed
 from torchparity.records import Kind, LeafReport, Located, NodeError, Status, Verdict
 from torchparity.repro.bundle import write_bundle
@@ -98,6 +99,13 @@ class Search:
             if only_gradients(whole):
                 return self.in_gradients(whole)
             return self.in_fusion(whole, places)
+
+    def between(self, places: Sequence[int]) -> set[int]:
+        """Return places with those that lie on a way from one to another."""
+        nodes = [self.compute[place] for place in places]
+        above = reached(nodes, lambda node: node.all_input_nodes)
+        below = reached(nodes, lambda node: node.users)
+        return {place for place, node in enumerate(self.compute) if node in nodes or node in above & below}
 
     @contextlib.contextmanager
     def timed(self) -> Iterator[None]:
@@ -232,7 +240,8 @@ class Search:
     def in_fusion(self, whole: Verdict, near: list[list[int]]) -> Located:
         """Find the smallest set of values that must not be looked at for the failure to show."""
         places = [place for place, node in enumerate(self.compute) if node not in self.outputs]
-        close = sorted({place for same in near for place in same}.intersection(places))
+        first = self.between([same[0] for same in near])
+        close = [place for place in places if place in first]
         seen: dict[tuple[int, ...], tuple[Verdict, dict[str, Any]]] = {}
 
         def fails(untapped: list[int]) -> bool:

@@ -18,7 +18,7 @@ import torch
 from torch.fx import Graph, GraphModule, Node
 
 from torchparity.graphs.part import Part, Setting, placeholders
-from torchparity.graphs.recording import Recording, alike, copied_together, has_storage
+from torchparity.graphs.recording import Recording, alike, copied_together, has_storage, reached
 from torchparity.repro.fills import DATA, Fill
 from torchparity.repro.source import input_names
 from torchparity.repro.values import literal
@@ -73,14 +73,9 @@ class GradientsTapped:
             return []
         shown = set(self.owners.values())
         order = {node: place for place, node in enumerate(nodes[0].graph.nodes)}
-        found: set[Node] = set()
-        waiting = list(max(nodes, key=lambda node: min(order[user] for user in node.users)).users)
-        while waiting:
-            node = waiting.pop()
-            if node.op != "output" and node not in found:
-                found.add(node)
-                waiting.extend(node.users if node not in shown else ())
-        return sorted(found, key=lambda node: order[node])
+        last = max(nodes, key=lambda node: min(order[user] for user in node.users))
+        behind = reached([last], lambda node: node.users if node is last or node not in shown else ())
+        return sorted((node for node in behind if node.op != "output"), key=lambda node: order[node])
 
 
 class Extractor:

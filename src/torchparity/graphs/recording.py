@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -114,6 +114,18 @@ class Recording(Interpreter):
         if (node, version) not in self._kept:
             self._kept[(node, version)] = copied(self.env[node])
         return self._kept[(node, version)]
+
+
+def reached(nodes: Iterable[Node], step: Callable[[Node], Iterable[Node]]) -> set[Node]:
+    """Return everything that can be reached from nodes, step by step."""
+    found: set[Node] = set()
+    waiting = list(nodes)
+    while waiting:
+        for node in step(waiting.pop()):
+            if node not in found:
+                found.add(node)
+                waiting.append(node)
+    return found
 
 
 def storages_of(value: Any) -> set[Any]:

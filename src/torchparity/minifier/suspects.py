@@ -127,21 +127,9 @@ def first_wrong(chase: Chase, extractor: Extractor) -> tuple[Node, str] | None:
     if shown is None:
         return None
     # A wrong dtype or shape that leads there is where it begins; strides often differ, and lead nowhere.
-    leads = ancestors(extractor, shown)
+    leads = reached([shown], extractor.recording.feeders)
     origin = next((node for node in makers if node in leads), shown)
     return origin, kinds[origin]
-
-
-def ancestors(extractor: Extractor, node: Node) -> set[Node]:
-    """Return everything that a node's value comes from."""
-    found: set[Node] = set()
-    waiting = [node]
-    while waiting:
-        for feeder in extractor.recording.feeders(waiting.pop()):
-            if feeder not in found:
-                found.add(feeder)
-                waiting.append(feeder)
-    return found
 
 
 def neighbourhoods(extractor: Extractor, nodes: Sequence[Node]) -> Iterator[Sequence[Node]]:
