@@ -16,6 +16,7 @@ from dataclasses import replace
 from torch.fx import Node
 
 from torchparity.graphs.extract import Extractor
+from torchparity.graphs.recording import reached
 from torchparity.minifier.chase import Chase
 from torchparity.minifier.signature import VALUES, Signature
 from torchparity.records import Kind
