@@ -9,6 +9,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from torchparity.records import Blame, Located, NodeError, PassesReport, Status, Trial
+from torchparity.repro.source import THROUGH
 
 SHOWN_NODES = 12
 SHOWN_LINES = 24
@@ -37,10 +38,13 @@ STAGES = {
 
 
 def short_line(line: str) -> str:
-    """Return a source line with the file's name instead of its path."""
-    place, _, code = line.partition(": ")
-    file, _, rest = place.partition(":")
-    return f"{Path(file).name}:{rest}" + (f": {code}" if code else "") if line else ""
+    """Return a source line with the files' names instead of their paths."""
+    parts = []
+    for part in line.split(THROUGH) if line else ():
+        place, _, code = part.partition(": ")
+        file, _, rest = place.partition(":")
+        parts.append(f"{Path(file).name}:{rest}" + (f": {code}" if code else ""))
+    return THROUGH.join(parts)
 
 
 def score(value: float | None, kind: str) -> str:

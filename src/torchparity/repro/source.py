@@ -30,6 +30,8 @@ from torchparity.repro.values import literal
 # What reads a size off an input.
 SIZE_READERS = ("getattr", "getitem", "size", "stride")
 LINE = "source line"
+# Between a line of the user and the one of a library that it leads to.
+THROUGH = ", through "
 SCRIPT = "repro.py"
 # Graphs up to this many nodes are printed without the assignments that free memory early.
 SHORT = 60
@@ -337,7 +339,10 @@ def operations(graph_module: GraphModule) -> list[Node]:
 
 
 def line_of(node: Node) -> str:
-    """Return the source line that a node comes from: the innermost of the user's own, else of what torch is not."""
+    """Return the source line that a node comes from: the innermost of the user's own, else of what torch is not.
+
+    Where the user's line calls a library that computes it, the library's line follows.
+    """
     if LINE in node.meta:
         return str(node.meta[LINE])
     trace = node.meta.get("stack_trace") or node.stack_trace or ""
@@ -346,7 +351,12 @@ def line_of(node: Node) -> str:
         return ""
     own = [frame for frame in frames if not is_installed(Path(frame[0]))]
     others = [frame for frame in frames if not Path(frame[0]).is_relative_to(Path(torch.__file__).parent)]
-    file, number, function, code = (own or others or frames)[-1]
+    text = frame_text(*(own or others or frames)[-1])
+    return f"{text}{THROUGH}{frame_text(*others[-1])}" if own and others and others[-1] != own[-1] else text
+
+
+def frame_text(file: str, number: str, function: str, code: str) -> str:
+    """Return a frame in one line."""
     return f"{file}:{number} in {function}: {code.strip()}" if code.strip() else f"{file}:{number} in {function}"
 
 
