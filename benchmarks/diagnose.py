@@ -79,7 +79,7 @@ def judged(bug: Bug, data: dict[str, Any], folder: Path) -> dict[str, bool]:
         kinds.add(failure["stage"] if failure["stage"] in ("crashes", "accepts_invalid") else "raises")
     line = (located.get("culprit") or {}).get("line", "")
     return {
-        "what": data["status"] == "differs" and bug.kind in kinds,
+        "what": data["status"] == "differs" and bool(kinds & {bug.kind, *bug.also}),
         "where": inside(bug, line),
         "stage": blame.get("stage") in SAME_STAGE[bug.stage],
         "script": bool(small) and small["reproduced"] == [3, 3] and small["operations"] <= SMALL,

@@ -238,7 +238,10 @@ class Search:
         return self.found("gradient", places[0] if places else None, whole)
 
     def in_fusion(self, whole: Verdict, near: list[list[int]]) -> Located:
-        """Find the smallest set of values that must not be looked at for the failure to show."""
+        """Find the smallest set of values that must not be looked at for the failure to show.
+
+        What a small case of the failure consists of is such a set, and nearly the smallest.
+        """
         places = [place for place, node in enumerate(self.compute) if node not in self.outputs]
         first = self.between([same[0] for same in near])
         close = [place for place in places if place in first]
@@ -251,11 +254,15 @@ class Search:
             return seen[key][0].status is Status.DIFFERS
 
         if close and fails(close):
-            places = close
-        elif not fails(places):
+            hidden = tuple(close)
+        elif near:  # No look inside lets it show, but the small graph needs every one of its operations.
+            *rest, last = sorted(same[0] for same in near)
+            return self.located("fusion", self.node(last), whole, fusion=tuple(self.node(place) for place in rest))
+        elif fails(places):
+            hidden = tuple(sorted(needed(places, fails)))
+            fails(list(hidden))
+        else:
             return self.found("fusion", None, whole)
-        hidden = tuple(sorted(needed(places, fails)))
-        fails(list(hidden))
         verdict, introduced = seen[hidden]
         return self.told(self.errors(verdict, introduced), verdict, fusion=hidden)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from torchparity.records import DONE, Diagnosis, LeafReport, Status
 from torchparity.report.findings import HOW, STAGES, short_line
+from torchparity.report.story import counted
 from torchparity.report.terminal import where_cell
 
 PAGE = "index.html"
@@ -50,7 +51,7 @@ def where_line(found: Diagnosis) -> str:
     if located is not None and located.culprit is not None:
         line = short_line(located.culprit.line)
         place = f"  {line}" if line else "  (no source line is known)"
-        needs = f", fused with {len(located.fusion)} others" if located.fusion else ""
+        needs = f", fused with {counted(len(located.fusion), 'other')}" if located.fusion else ""
         return f"{located.culprit.operation} {HOW[located.how]}{needs}{place}"
     if found.graph is not None:
         return f"in graph {found.graph.name} ({found.graph.operations} operations); {unfinished(found, 'locate')}"
@@ -85,7 +86,7 @@ def script_line(found: Diagnosis) -> str:
 
 def unfinished(found: Diagnosis, stage: str) -> str:
     """Say why a stage has nothing to show."""
-    run = next((run for run in found.stages if run.name == stage), None)
+    run = next((run for run in reversed(found.stages) if run.name == stage), None)
     if run is None:
         return f"not looked for: {found.ended}" if found.ended else "not looked for"
     if run.ending == DONE:
