@@ -34,7 +34,7 @@ def conv():
 
 
 def bert():
-    transformers = pytest.importorskip("transformers")
+    transformers = pytest.importorskip("transformers", reason="the extra hf installs transformers")
     sizes = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2}
     model = transformers.BertModel(transformers.BertConfig(vocab_size=100, max_position_embeddings=32, **sizes))
     words = torch.randint(0, 100, (2, 10))
@@ -74,7 +74,7 @@ class Large(torch.nn.Module):
 
 def judged(model, args, kwargs=None, *, backend, **options):
     if backend in FOREIGN:
-        pytest.importorskip(backend)
+        pytest.importorskip(backend, reason="the extras onnx and openvino install the engines")
     return check(model, args, kwargs, backend=backend, options=OPTIONS[backend], **options)
 
 
@@ -137,7 +137,7 @@ def test_training_is_refused():
 
 @pytest.mark.parametrize("backend", FOREIGN)
 def test_the_printed_form_does_the_same(backend):
-    pytest.importorskip(backend)
+    pytest.importorskip(backend, reason="the extras onnx and openvino install the engines")
     model, args = torch.nn.Linear(3, 3), (torch.randn(2, 3),)
     recipe = Recipe(backend=backend, options=OPTIONS[backend]).validated()
     names = {"model": model}
@@ -147,7 +147,7 @@ def test_the_printed_form_does_the_same(backend):
 
 @pytest.fixture(scope="module")
 def large(tmp_path_factory):
-    pytest.importorskip("openvino")
+    pytest.importorskip("openvino", reason="the extra openvino installs it")
     folder = tmp_path_factory.mktemp("large")
     case = capture(Large(), (torch.tensor([2**40, 5]),), backend="openvino", config={})[0]
     case = replace(case, recipe=replace(case.recipe, options=OPTIONS["openvino"]))
