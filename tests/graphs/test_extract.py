@@ -51,6 +51,7 @@ def test_a_value_is_tapped_before_and_after_somebody_writes_to_it() -> None:
     tapped = extractor.tapped()
     assert (tapped.nodes, tapped.rewrites) == ([mul, view, add, neg], [(mul, add)])
     assert tapped.makers == [mul, view, add, neg, add]
+    assert extractor.tapped([add]).rewrites == extractor.tapped([mul]).rewrites == []
     values = [float(value.flatten()[0]) for value in outputs_of(tapped.part.graph_module, tapped.part.inputs)]
     assert values[0] == 2.0
     assert values[2:] == [3.0, -3.0, 3.0]

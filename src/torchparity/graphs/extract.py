@@ -264,9 +264,9 @@ class _Build:
         """Copy a value that will be written to, and those that the node has written to."""
         if any((node, user) in self.recording.rewritten for user in node.users):
             self.taps[node] = self.graph.call_function(torch.clone, (self.made[node],))
-        for value in self.recording.written_by(node):
+        for value in self.recording.written_by(node) if node not in self.untapped else ():
             standing = self._standing(value)
-            if standing is not None and value is not node:
+            if standing is not None and value is not node and value not in self.untapped:
                 self.rewrites[value, node] = self.graph.call_function(torch.clone, (standing,))
 
     def _is_rewritten(self, node: Node) -> bool:
