@@ -142,6 +142,17 @@ def test_an_operation_that_the_compiler_refuses_is_found_by_halves(pool, backend
     assert found.compiles <= 6
 
 
+def test_what_only_the_model_refuses_is_told_as_that(pool):
+    def model(x):
+        return torch.nn.functional.smooth_l1_loss(x.sin(), x, beta=-1.0) + 1.0
+
+    (case, *_) = torchparity.capture(model, (torch.randn(4),), backend="aot_eager_decomp_partition")
+    found = torchparity.locate(case, pool=pool)
+    assert (found.how, found.kind, found.compiles) == ("refused", "accepts_invalid", 1)
+    assert found.culprit is not None
+    assert found.culprit.operation == "smooth_l1_loss"
+
+
 def test_a_wrong_gradient_is_found_among_operations_by_themselves(pool, backends):
     case = case_of(backends.wrong_backwards, level="dynamo", backward=True)
     found = torchparity.locate(case, pool=pool)

@@ -75,7 +75,7 @@ class Search:
         """Tap everything: one compilation. None where that does not tell."""
         with self.timed():
             if self.raised is not None:
-                return self.found("raises", self.compute.index(self.raised), self.whole())
+                return self.found("refused", self.compute.index(self.raised), self.whole())
             if self.verdict is not None and self.verdict.kind in ENDS:
                 return None
             if self.verdict is not None and only_gradients(self.verdict):

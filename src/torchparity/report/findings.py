@@ -18,6 +18,7 @@ HOW = {
     "propagated": "is the first with a wrong result",
     "gradient": "has a wrong gradient",
     "raises": "makes the compiler fail",
+    "refused": "is refused by the model itself, and not when compiled",
     "fusion": "shows the error, but only while some values are not looked at",
 }
 STAGES = {
