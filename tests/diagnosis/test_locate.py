@@ -211,7 +211,7 @@ def small_case(case, function, word):
 
 @pytest.mark.parametrize(
     ("backend", "function", "word", "compiles"),
-    [("refuses_cosine", torch.cos, "torch.cos", 3), ("hides", lambda x: torch.sin(x) + 1.0, "torch.sin", 3)],
+    [("refuses_cosine", torch.cos, "torch.cos", 3), ("hides", lambda x: torch.sin(x) + 1.0, "torch.sin", 2)],
 )
 def test_a_small_graph_of_the_same_failure_shows_where_to_look(pool, backends, backend, function, word, compiles):
     case = case_of(getattr(backends, backend))
@@ -220,8 +220,9 @@ def test_a_small_graph_of_the_same_failure_shows_where_to_look(pool, backends, b
     found = search.closely(small_case(case, function, word))
     assert found.compiles <= compiles
     alone = torchparity.locate(case, pool=pool)
-    assert (found.how, found.culprit) == (alone.how, alone.culprit)
-    assert {node.place for node in found.fusion} >= {node.place for node in alone.fusion}
+    assert found.how == alone.how
+    named = {node.place for node in (found.culprit, *found.fusion)}
+    assert named == {node.place for node in alone.fusion or [alone.culprit]}
     assert found.compiles < alone.compiles
 
 

@@ -21,7 +21,6 @@ from torchparity.errors import UsageError
 from torchparity.execute.isolated import BUNDLE_JOB, verdict_of
 from torchparity.execute.outcome import Ending, Limits, Outcome
 from torchparity.execute.pool import Pool, default_workers
-from torchparity.graphs.recording import reached
 from torchparity.graphs.search import needed
 from torchparity.records import Kind, LeafReport, Located, NodeError, Status, Verdict
 from torchparity.repro.bundle import write_bundle
@@ -99,13 +98,6 @@ class Search:
             if only_gradients(whole):
                 return self.in_gradients(whole)
             return self.in_fusion(whole, places)
-
-    def between(self, places: Sequence[int]) -> set[int]:
-        """Return places with those that lie on a way from one to another."""
-        nodes = [self.compute[place] for place in places]
-        above = reached(nodes, lambda node: node.all_input_nodes)
-        below = reached(nodes, lambda node: node.users)
-        return {place for place, node in enumerate(self.compute) if node in nodes or node in above & below}
 
     @contextlib.contextmanager
     def timed(self) -> Iterator[None]:
@@ -240,11 +232,13 @@ class Search:
     def in_fusion(self, whole: Verdict, near: list[list[int]]) -> Located:
         """Find the smallest set of values that must not be looked at for the failure to show.
 
-        What a small case of the failure consists of is such a set, and nearly the smallest.
+        A small case of the failure needs all of its operations: then nothing is compiled.
         """
+        if near:
+            *rest, last = sorted(same[0] for same in near)
+            fused = tuple(self.node(place) for place in rest)
+            return self.located("fusion" if rest else "introduced", self.node(last), whole, fusion=fused)
         places = [place for place, node in enumerate(self.compute) if node not in self.outputs]
-        first = self.between([same[0] for same in near])
-        close = [place for place in places if place in first]
         seen: dict[tuple[int, ...], tuple[Verdict, dict[str, Any]]] = {}
 
         def fails(untapped: list[int]) -> bool:
@@ -253,16 +247,10 @@ class Search:
                 seen[key] = self.tap(key)
             return seen[key][0].status is Status.DIFFERS
 
-        if close and fails(close):
-            hidden = tuple(close)
-        elif near:  # No look inside lets it show, but the small graph needs every one of its operations.
-            *rest, last = sorted(same[0] for same in near)
-            return self.located("fusion", self.node(last), whole, fusion=tuple(self.node(place) for place in rest))
-        elif fails(places):
-            hidden = tuple(sorted(needed(places, fails)))
-            fails(list(hidden))
-        else:
+        if not fails(places):
             return self.found("fusion", None, whole)
+        hidden = tuple(sorted(needed(places, fails)))
+        fails(list(hidden))
         verdict, introduced = seen[hidden]
         return self.told(self.errors(verdict, introduced), verdict, fusion=hidden)
 

@@ -19,7 +19,7 @@ HOW = {
     "gradient": "has a wrong gradient",
     "raises": "makes the compiler fail",
     "refused": "is refused by the model itself, and not when compiled",
-    "fusion": "shows the error, but only while some values are not looked at",
+    "fusion": "is wrong only when compiled together with others",
 }
 STAGES = {
     "dynamo": "Dynamo, which traces Python into graphs",

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from torchparity.records import DONE, Diagnosis, LeafReport, Status
 from torchparity.report.findings import HOW, STAGES, short_line
-from torchparity.report.story import counted
+from torchparity.report.story import listed
 from torchparity.report.terminal import where_cell
 
 PAGE = "index.html"
 LONG = 240
+# So many of the operations that must be compiled together are named.
+FUSED = 4
 
 
 def five_lines(found: Diagnosis) -> list[tuple[str, str]]:
@@ -51,7 +53,8 @@ def where_line(found: Diagnosis) -> str:
     if located is not None and located.culprit is not None:
         line = short_line(located.culprit.line)
         place = f"  {line}" if line else "  (no source line is known)"
-        needs = f", fused with {counted(len(located.fusion), 'other')}" if located.fusion else ""
+        fused = listed((node.operation for node in located.fusion), FUSED)
+        needs = f" ({fused})" if fused else ""
         return f"{located.culprit.operation} {HOW[located.how]}{needs}{place}"
     if found.graph is not None:
         return f"in graph {found.graph.name} ({found.graph.operations} operations); {unfinished(found, 'locate')}"
