@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch.fx import GraphModule, Node, symbolic_trace
+from torch.fx import Graph, GraphModule, Node, symbolic_trace
 
 from torchparity.graphs.extract import Extractor
 
@@ -87,7 +87,7 @@ def test_a_zero_shows_the_gradient_that_reaches_a_value() -> None:
     x = torch.tensor([0.5, 1.0, 2.0], requires_grad=True)
     extractor = Extractor(symbolic_trace(lambda x: (x.sin() * 2).view(3, 1).exp()), (x,), gradients=True)
     sin, mul, view, exp = extractor.compute
-    assert extractor.recording.views == {view}
+    assert extractor.recording.views == {view: mul}
     tapped = extractor.gradients_tapped()
     assert list(tapped.owners.values())[1:] == [sin, mul, exp]
     (result,) = tapped.part.graph_module(*tapped.part.inputs)
@@ -136,3 +136,88 @@ def test_a_window_shares_its_inputs_and_shows_what_nobody_in_it_uses() -> None:
     names = [node.name for node in cut.part.graph_module.graph.nodes if node.op == "placeholder"]
     assert names[0] == "x"
     assert torch.equal(outputs_of(cut.part.graph_module, cut.part.inputs)[-1], model(torch.arange(4.0)))
+
+
+def in_place_relu(x: torch.Tensor) -> torch.Tensor:
+    return torch.tanh(torch.relu_(x * 2))
+
+
+def test_a_value_that_nobody_sees_again_is_tapped_before_it_is_overwritten() -> None:
+    extractor = extractor_of(in_place_relu, torch.tensor([-1.0, 1.0]))
+    tapped = extractor.tapped()
+    values = outputs_of(tapped.part.graph_module, tapped.part.inputs)
+    assert torch.equal(values[0], torch.tensor([-2.0, 2.0]))
+    assert torch.equal(values[1], torch.tensor([0.0, 2.0]))
+
+
+def test_a_view_that_is_no_longer_used_is_tapped_before_it_is_overwritten() -> None:
+    def model(x: torch.Tensor) -> torch.Tensor:
+        base = x * 2
+        seen = base.view(-1).exp()
+        base.add_(1)
+        return base.sum() + seen.sum()
+
+    extractor = extractor_of(model, torch.zeros(2))
+    tapped = extractor.tapped()
+    values = dict(zip(tapped.nodes, outputs_of(tapped.part.graph_module, tapped.part.inputs), strict=False))
+    assert torch.equal(values[named(extractor, "view")[0]], torch.zeros(2))
+
+
+def test_in_place_on_a_computed_value_that_became_an_input_does_not_raise() -> None:
+    x = torch.tensor([-1.0, 1.0], requires_grad=True)
+    extractor = Extractor(symbolic_trace(in_place_relu), (x,), gradients=True)
+    relu, tanh = named(extractor, "relu_", "tanh")
+    for part in (extractor.part([relu, tanh]), extractor.apart().part, extractor.windows(2, offset=1).part):
+        assert len(outputs_of(part.graph_module, part.inputs)) > 0
+
+
+def test_a_write_inside_a_window_is_seen_there() -> None:
+    extractor = extractor_of(on_an_input, torch.ones(3))
+    cut = extractor.windows(2)
+    assert len(cut.part.inputs) == 1
+    assert torch.equal(outputs_of(cut.part.graph_module, cut.part.inputs)[-1], torch.full((3,), -2.0))
+
+
+def test_a_write_through_a_view_that_was_left_out_is_not_looked_for_elsewhere() -> None:
+    def model(x: torch.Tensor) -> torch.Tensor:
+        base = x * 2
+        half = base[1:]
+        early = base.exp()
+        half.add_(1)
+        return base.neg() + early
+
+    extractor = extractor_of(model, torch.ones(2))
+    part = extractor.part(named(extractor, "exp", "add_", "neg"))
+    results = outputs_of(part.graph_module, part.inputs)
+    assert any(torch.equal(result, torch.tensor([-2.0, -3.0])) for result in results)
+
+
+def test_what_the_graph_holds_is_not_written_to() -> None:
+    holder = torch.nn.Module()
+    holder.register_buffer("seen", torch.zeros(2))
+    graph = Graph()
+    x, seen = graph.placeholder("x"), graph.get_attr("seen")
+    graph.call_method("add_", (seen, 1))
+    graph.output((graph.call_function(torch.add, (x, seen)),))
+    graph_module = GraphModule(holder, graph)
+    extractor = Extractor(graph_module, (torch.ones(2),))
+    assert torch.equal(graph_module.seen, torch.zeros(2))
+    part = extractor.part(named(extractor, "add"))
+    assert len(outputs_of(part.graph_module, part.inputs)) == 1
+
+
+def test_zeros_leave_minus_zero_as_it_is() -> None:
+    x = torch.tensor([-0.0], requires_grad=True)
+    extractor = Extractor(symbolic_trace(lambda x: 1 / (x * 1.0)), (x,), gradients=True)
+    part = extractor.gradients_tapped().part
+    assert outputs_of(part.graph_module, part.inputs)[0].item() == -torch.inf
+
+
+def test_one_of_several_results_shows_its_gradient() -> None:
+    x = torch.tensor([3.0, 1.0, 2.0], requires_grad=True)
+    extractor = Extractor(symbolic_trace(lambda x: torch.topk(x * 2, 2)[0].tanh()), (x,), gradients=True)
+    tapped = extractor.gradients_tapped()
+    (tanh,) = named(extractor, "tanh")
+    assert [node.name for node in tapped.owners.values()] == ["x", "mul", "getitem", "tanh"]
+    leaf = next(path for path, node in tapped.owners.items() if node.name == "getitem")
+    assert tapped.where_it_begins([leaf]) == [tanh]

@@ -78,10 +78,10 @@ class Search:
             if self.verdict is not None and self.verdict.kind in ENDS:
                 return None
             if self.verdict is not None and only_gradients(self.verdict):
-                return self.in_gradients(self.verdict)
+                located = self.in_gradients(self.verdict)
+                return located if located.culprit is not None else None
             verdict, introduced = self.tap(())
             if verdict.kind in ENDS:
-                self.verdict = verdict
                 return None
             nodes = self.errors(verdict, introduced)
             if any(node.propagated_kind or node.introduced_kind in INTRODUCED for node in nodes):
@@ -95,9 +95,9 @@ class Search:
             whole = self.whole()
             if whole.kind in ENDS:
                 return self.found("raises", self.first_to_raise(whole, places), whole)
-            if only_gradients(whole):
-                return self.in_gradients(whole)
-            return self.in_fusion(whole, places)
+            if places:
+                return self.in_small(whole, places, "gradient" if only_gradients(whole) else "fusion")
+            return self.in_gradients(whole) if only_gradients(whole) else self.in_fusion(whole)
 
     @contextlib.contextmanager
     def timed(self) -> Iterator[None]:
@@ -229,15 +229,14 @@ class Search:
             places = facts.get("behind", [])
         return self.found("gradient", places[0] if places else None, whole)
 
-    def in_fusion(self, whole: Verdict, near: list[list[int]]) -> Located:
-        """Find the smallest set of values that must not be looked at for the failure to show.
+    def in_small(self, whole: Verdict, near: list[list[int]], how: str) -> Located:
+        """Name the last operation of a small case, which needs all of the others. Nothing is compiled."""
+        *rest, last = sorted(same[0] for same in near)
+        fused = tuple(self.node(place) for place in rest)
+        return self.located(how if rest or how == "gradient" else "introduced", self.node(last), whole, fusion=fused)
 
-        A small case of the failure needs all of its operations: then nothing is compiled.
-        """
-        if near:
-            *rest, last = sorted(same[0] for same in near)
-            fused = tuple(self.node(place) for place in rest)
-            return self.located("fusion" if rest else "introduced", self.node(last), whole, fusion=fused)
+    def in_fusion(self, whole: Verdict) -> Located:
+        """Find the smallest set of values that must not be looked at for the failure to show."""
         places = [place for place, node in enumerate(self.compute) if node not in self.outputs]
         seen: dict[tuple[int, ...], tuple[Verdict, dict[str, Any]]] = {}
 
@@ -245,7 +244,7 @@ class Search:
             key = tuple(sorted(untapped))
             if key not in seen:
                 seen[key] = self.tap(key)
-            return seen[key][0].status is Status.DIFFERS
+            return seen[key][0].status is Status.DIFFERS and seen[key][0].kind not in ENDS
 
         if not fails(places):
             return self.found("fusion", None, whole)
@@ -260,6 +259,8 @@ class Search:
         Two compilations where one that is near is the first; else the graph is cut into as many parts as there are
         workers, and one more, again and again.
         """
+        if not self.compute:
+            return None
         low, high = 0, len(self.compute)
         last = max((same[0] for same in near), default=None)  # With it, all that are near have been seen.
         cuts = [last, last + 1] if last is not None else []

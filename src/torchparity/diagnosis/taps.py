@@ -136,7 +136,7 @@ def apart_job(payload: dict[str, Any], announce: Announce) -> dict[str, Any]:
         verdict = judge_part(apart.part, case, recipe, random, Settings(tolerance=Tolerance(), progress=tell))
         places = {node: place for place, node in enumerate(extractor.compute)}
         names = list(input_names(apart.part.graph_module).values())
-        owners = {path: f"node {places[node]}" for path, node in apart.owners.items()}
+        owners = {path: f"node {places[node]}" for path, node in apart.owners.items() if node in places}
         leaves = tuple(
             replace(leaf, path=owners.get(named(leaf.path, names), leaf.path), role=leaf.role)
             for leaf in verdict.leaves
@@ -159,7 +159,9 @@ def gradients_job(payload: dict[str, Any], announce: Announce) -> dict[str, Any]
         names = list(input_names(tapped.part.graph_module).values())
         wrong = [named(leaf.path, names) for leaf in verdict.leaves if leaf.status is Status.DIFFERS]
         places = {node: place for place, node in enumerate(extractor.compute)}
-        behind.extend(places[node] for node in tapped.where_it_begins(wrong) if node in places)
+        found = [node for node in tapped.where_it_begins(wrong) if node in places]
+        views = extractor.recording.views  # They only pass gradients on.
+        behind.extend(places[node] for node in sorted(found, key=lambda node: node in views))
         return verdict
 
     return {**answer(judge, announce), "behind": behind}

@@ -210,6 +210,9 @@ class _Build:
         self.graph = Graph()
         self.made: dict[Node, Node] = {}
         self.given: dict[tuple[Node, int, int | None], Node] = {}
+        # For what was made, the value whose memory it lies in, and who has written to that.
+        self.roots: dict[Node, Node] = {}
+        self.touched: dict[Node, set[Node]] = {}
         self.values: list[Any] = []
         self.fills: list[Fill] = []
         self.used: set[Node] = set()
@@ -234,7 +237,7 @@ class _Build:
                 if self.adds_zeros and self._has_gradient(node):
                     self._add_zero(node)
         wanted = [node for node in self.extractor.output.all_input_nodes if node in self.made and not self.only_sinks]
-        shows = [node for node in self.made if node not in wanted and self._is_result(node)]
+        shows = [node for node in self.made if node not in wanted and self._is_result(node) and node.op != "get_attr"]
         sinks = [node for node in shows if node not in self.used or self._is_rewritten(node)]
         self.shown = [node for node in self.made if self._is_tapped(node)] if tap else [*wanted, *sinks]
         results = [self.taps.get(node, self.made[node]) for node in self.shown]
@@ -247,13 +250,14 @@ class _Build:
         """Tell whether a value of its own has a gradient."""
         value = self.recording.results.get(node)
         views = self.recording.views
-        own = node not in views and not (self.recording.is_pick(node) and node.args[0] in views)
+        own = (node.args[0] if self.recording.is_pick(node) else node) not in views
         return own and isinstance(value, torch.Tensor) and value.requires_grad and has_storage(value)
 
     def _add_zero(self, node: Node) -> None:
         """Let everybody see a value plus an input that is zero."""
         zero = self._at_top(lambda: self.graph.placeholder(f"zero_{node.name}"))
-        self.values.append(torch.zeros_like(self.recording.results[node]).requires_grad_())
+        # Minus zero, which leaves a minus zero as it is.
+        self.values.append(torch.full_like(self.recording.results[node], -0.0).requires_grad_())
         self.fills.append(DATA)
         with self.graph.inserting_after(self.made[node]):
             total = self.graph.call_function(torch.add, (self.made[node], zero))
@@ -262,11 +266,12 @@ class _Build:
 
     def _tap_rewrites(self, node: Node) -> None:
         """Copy a value that will be written to, and those that the node has written to."""
-        if any((node, user) in self.recording.rewritten for user in node.users):
+        if node in self.recording.overwritten and isinstance(self.recording.results.get(node), torch.Tensor):
             self.taps[node] = self.graph.call_function(torch.clone, (self.made[node],))
         for value in self.recording.written_by(node) if node not in self.untapped else ():
             standing = self._standing(value)
-            if standing is not None and value is not node and value not in self.untapped:
+            is_tensor = isinstance(self.recording.results.get(value), torch.Tensor)
+            if standing is not None and is_tensor and value is not node and value not in self.untapped:
                 self.rewrites[value, node] = self.graph.call_function(torch.clone, (standing,))
 
     def _is_rewritten(self, node: Node) -> bool:
@@ -276,7 +281,7 @@ class _Build:
     def _is_tapped(self, node: Node) -> bool:
         value = self.recording.results.get(node)
         own = node in self.extractor.output.all_input_nodes
-        return isinstance(value, torch.Tensor) and (own or node not in self.untapped)
+        return isinstance(value, torch.Tensor) and (own or (node not in self.untapped and node.op != "get_attr"))
 
     def _is_result(self, node: Node) -> bool:
         return not isinstance(self.recording.results.get(node), tuple | list)
@@ -285,6 +290,7 @@ class _Build:
         """Copy a node; its arguments become what stands for them."""
         arguments = {argument: self._stand_in(argument, node) for argument in node.all_input_nodes}
         made = self.graph.node_copy(node, lambda argument: arguments[argument])
+        self._note_memory(node, made, arguments)
         self.depends[node] = 1 << len(self.depends)
         for argument in made.all_input_nodes:
             origin = self.origins.get(argument)
@@ -293,6 +299,15 @@ class _Build:
                 self.depends[node] |= self.depends[origin]
         self.origins[made] = node
         return made
+
+    def _note_memory(self, node: Node, made: Node, arguments: dict[Node, Any]) -> None:
+        """Note whose memory a copy of a node shares, and to whose it writes."""
+        viewed = arguments.get(self.recording.views.get(node, node))
+        if isinstance(viewed, Node):
+            self.roots[made] = self.roots.get(viewed, viewed)
+        for argument, given in arguments.items():
+            if isinstance(given, Node) and (argument, node) in self.recording.writes:
+                self.touched.setdefault(self.roots.get(given, given), set()).add(node)
 
     def _stand_in(self, node: Node, user: Node) -> Any:
         """Return what a user of a node gets in its place."""
@@ -305,10 +320,9 @@ class _Build:
             found = self._behind(node)
             if found is not None:
                 return self.made[found]
-        if self.recording.writers.get((node, user)) in self.made and not self.groups:
-            written = self._standing(node)
-            if written is not None:
-                return written
+        written = self._standing(node, self.group_of(user))
+        if written is not None and self.recording.writers.get((node, user)) in self._touching(written):
+            return written
         value = self.recording.seen[(node, user)]
         if node.op == "placeholder" and (node, user) in self.recording.pristine:
             value = self.extractor.given[node]  # As it came, with the memory that it shares.
@@ -322,7 +336,9 @@ class _Build:
             self.given[key] = self._at_top(lambda: self.graph.placeholder(name))
             self.given[key].meta = dict(node.meta)
             self.given[key].target = self.given[key].name  # Another input's name may be this one's wish.
-            self.values.append(value)
+            # A value that was computed may be written to in place; an input that has a gradient may not.
+            written_to = node.op != "placeholder" and self.recording.overwritten.get(node, set()) & self.keep
+            self.values.append(value.detach() if written_to and isinstance(value, torch.Tensor) else value)
             pristine = node.op == "placeholder" and (node, user) in self.recording.pristine
             self.fills.append(self.extractor.fills.get(node, DATA) if pristine else DATA)
         return self.given[key]
@@ -332,10 +348,17 @@ class _Build:
         maker = node.args[0] if self.recording.is_pick(node) else node
         return self.groups.get(maker, -1) if isinstance(maker, Node) else -1
 
-    def _standing(self, node: Node) -> Node | None:
-        """Return what stands for a node by now, where something does."""
-        given = [made for (entry, _, _), made in self.given.items() if entry is node]
-        return self.made.get(node, given[-1] if given else None)
+    def _standing(self, node: Node, group: int = -1) -> Node | None:
+        """Return what stands for a node by now (in a group, where there are groups), where something does."""
+        if node in self.made and (not self.groups or self.group_of(node) == group):
+            return self.made[node]
+        wanted = group if self.groups else None
+        given = [made for (entry, _, owner), made in self.given.items() if entry is node and owner == wanted]
+        return given[-1] if given else None
+
+    def _touching(self, made: Node) -> set[Node]:
+        """Return who has written to the memory of what was made."""
+        return self.touched.get(self.roots.get(made, made), set())
 
     def _behind(self, node: Node) -> Node | None:
         """Return the kept node that a left-out node is bypassed to: the one that most depends on other kept ones."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -29,19 +30,25 @@ class Recording(Interpreter):
         gradients: bool = False,
         around: contextlib.AbstractContextManager[Any] | None = None,
     ) -> None:
-        super().__init__(graph_module)
+        holds = any(node.op in ("get_attr", "call_module") for node in graph_module.graph.nodes)
+        module = copy.deepcopy(graph_module) if holds else graph_module  # What it holds may be written to.
+        super().__init__(module, graph=graph_module.graph)
         self.seen: dict[tuple[Node, Node], Any] = {}
         self.results: dict[Node, Any] = {}
         # Pairs of a node and its user, where the value was still as it came, and where it had been written to.
         self.pristine: set[tuple[Node, Node]] = set()
         self.rewritten: set[tuple[Node, Node]] = set()
-        # Nodes whose value shares memory with one of their arguments.
-        self.views: set[Node] = set()
-        # Who wrote last to a value before a user of it saw it.
+        # Nodes whose value shares memory with one of their arguments, and which one.
+        self.views: dict[Node, Node] = {}
+        # Pairs of an argument and the node that writes to it; every writer to a value, whatever view it wrote through;
+        # who wrote last to a value before a user of it saw it.
+        self.writes: set[tuple[Node, Node]] = set()
+        self.overwritten: dict[Node, set[Node]] = {}
         self.writers: dict[tuple[Node, Node], Node] = {}
         self._first_version: dict[Node, int] = {}
         self._last_version: dict[Node, int] = {}
         self._last_writer: dict[Node, Node] = {}
+        self._storages: dict[Node, set[Any]] = {}
         self.raised: Node | None = None
         self.error: Exception | None = None
         self._kept: dict[tuple[Node, int], Any] = {}
@@ -84,9 +91,13 @@ class Recording(Interpreter):
             raise
         self.results[n] = copied(result)
         self._first_version[n] = self._last_version[n] = version_of(result)
-        if n.op in COMPUTE and storages_of(result) & storages_of([self.env[argument] for argument in versions]):
-            self.views.add(n)
-        if any(version_of(self.env[argument]) != version for argument, version in versions.items()):
+        self._storages[n] = storages_of(result)
+        shared = [argument for argument in versions if self._storages[argument] & self._storages[n]]
+        if shared and n.op in COMPUTE:
+            self.views[n] = shared[0]
+        written = [argument for argument, version in versions.items() if version_of(self.env[argument]) != version]
+        if written:
+            self.writes.update((argument, n) for argument in written)
             self._note_written(n)
         return result
 
@@ -103,12 +114,17 @@ class Recording(Interpreter):
         return list(dict.fromkeys(value for (value, _), entry in self.writers.items() if entry is writer))
 
     def _note_written(self, writer: Node) -> None:
-        """Note every value that has just been written to; they share memory."""
+        """Note every value that has just been written to: they share memory, also those that nobody uses any more."""
+        memory: set[Any] = set()
         for node, value in self.env.items():
             version = version_of(value)
             if version != self._last_version[node]:
                 self._last_version[node] = version
                 self._last_writer[node] = writer
+                memory |= self._storages[node]
+        for node, storages in self._storages.items():
+            if node is not writer and storages & memory:
+                self.overwritten.setdefault(node, set()).add(writer)
 
     def _value(self, node: Node, version: int) -> Any:
         if (node, version) not in self._kept:
