@@ -142,6 +142,7 @@ def test_an_operation_that_the_compiler_refuses_is_found_by_halves(pool, backend
     assert found.compiles <= 6
 
 
+@pytest.mark.filterwarnings("ignore::torchparity.CaptureWarning")
 def test_what_only_the_model_refuses_is_told_as_that(pool):
     def model(x):
         return torch.nn.functional.smooth_l1_loss(x.sin(), x, beta=-1.0) + 1.0

@@ -79,14 +79,13 @@ def with_known_fills(part: Part) -> Part:
 
 
 def everything(part: Part, fill: Fill) -> Part:
-    """Return a part with every edit done to it."""
+    """Return a part with every edit done to it, but for its setting: the failure may well need that."""
     part = cut_all(part, 1 if fill is ONES else 2)
     for edits in (
         plain_dtypes(part),
         [lift_constants, without_backward],
         plain_layouts(part),
         merging(part),
-        plain_setting(part),
     ):
         part = applied(part, edits)
     part = applied(part, filling(part, fill))
