@@ -69,7 +69,8 @@ BUGS = [
         "accepts_invalid",
         "binary_cross_entropy",
         id="lost-check",
-        marks=pytest.mark.slow,
+        # The run ends where the model itself raises.
+        marks=[pytest.mark.slow, pytest.mark.filterwarnings("ignore::torchparity.CaptureWarning")],
     ),
     pytest.param(scalar_cumsum, "inductor", "dynamo", "raises", "cumsum", id="raises", marks=pytest.mark.slow),
     pytest.param(floor_division, "inductor", "dynamo", "value", "//", id="lowering", marks=pytest.mark.slow),
