@@ -31,6 +31,13 @@ def wrong_backend(graph_module, inputs, **options):
     return wrong(graph_module, inputs, **options)
 
 
+@register_backend(name="refusing_backend")
+def refusing_backend(graph_module, inputs, **options):
+    if any("gelu" in str(node.target) for node in graph_module.graph.nodes):
+        raise NotImplementedError("no gelu here")
+    return graph_module.forward
+
+
 class Model(torch.nn.Module):
     def __init__(self):
         super().__init__()
@@ -201,3 +208,17 @@ def test_json_is_all_that_stdout_holds_and_a_run_gets_a_folder_of_its_own(tmp_pa
     assert folder.name.endswith("-model.py_make")
     assert json.loads(output) == json.loads((folder / "run.json").read_text())
     assert json.loads(output)["lines"][-1] == ["page", f"runs/{folder.name}/index.html"]
+
+
+def test_an_error_is_located_when_the_graph_is_small(tmp_path):
+    (tmp_path / "model.py").write_text(MODEL)
+    process = command(tmp_path, "model.py:make", "--backend", "refusing_backend", "--json", "-q")
+    output, _ = process.communicate(timeout=300)
+    data = json.loads(output)
+    stages = [(run["name"], run["ending"]) for run in data["stages"]]
+    assert stages[-4:] == [("locate", "found nothing"), ("minify", "done"), ("locate", "done"), ("blame", "done")]
+    assert data["located"]["how"] == "raises"
+    assert data["located"]["culprit"]["operation"] == "gelu"
+    assert data["located"]["compiles"] == 2
+    assert data["smallest"]["operations"] == 1
+    assert dict(data["lines"])["where"].startswith("gelu makes the compiler fail  model.py:")
