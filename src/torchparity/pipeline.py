@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import tempfile
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -76,7 +77,7 @@ def diagnose(
     look = Look(subject, Path(out) if out is not None else None, limits or Limits(seconds=QUERY_SECONDS), how)
     run = Investigation(**look.titles(), budget=budget, listen=listen, save=look.save)
     try:
-        with Pool(workers=workers or default_workers()) as pool:
+        with Pool(workers=workers or default_workers()) as pool, contextlib.closing(look):
             verdict = run.stage("check", lambda: look.check(run, pool, check_with), keep=as_verdict, needed=True)
             if verdict is None:
                 return run.end("there was no time to check the model")
@@ -124,6 +125,11 @@ class Look:
             raise inference_only(self.recipe.engine.name)
         if folder is not None:
             make_folder(folder)
+
+    def close(self) -> None:
+        """Remove what was only needed to look."""
+        if self.search is not None:
+            self.search.close()
 
     def titles(self) -> dict[str, str]:
         """Return what the diagnosis is of."""

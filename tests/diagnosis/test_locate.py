@@ -219,6 +219,8 @@ def test_a_small_graph_of_the_same_failure_shows_where_to_look(pool, backends, b
     search = Search(case, pool)
     assert search.at_once() is None
     found = search.closely(small_case(case, function, word))
+    search.close()
+    assert not search.folder.exists()
     assert found.compiles <= compiles
     alone = torchparity.locate(case, pool=pool)
     assert found.how == alone.how

@@ -39,8 +39,10 @@ def locate(
     case: Case, *, pool: Pool | None = None, limits: Limits | None = None, listen: Listener | None = None
 ) -> Located:
     """Return which operation of a case introduces its error."""
-    with contextlib.nullcontext(pool) if pool is not None else Pool(workers=default_workers()) as workers:
-        search = Search(case, workers, limits=limits, listen=listen)
+    with (
+        contextlib.nullcontext(pool) if pool is not None else Pool(workers=default_workers()) as workers,
+        contextlib.closing(Search(case, workers, limits=limits, listen=listen)) as search,
+    ):
         return search.at_once() or search.closely()
 
 
@@ -61,7 +63,7 @@ class Search:
     ) -> None:
         self.case, self.pool, self.listen, self.verdict = case, pool, listen, verdict
         self.limits = limits or Limits(seconds=SECONDS)
-        self.home = tempfile.TemporaryDirectory(prefix="torchparity-")  # Gone with the search.
+        self.home = tempfile.TemporaryDirectory(prefix="torchparity-")
         self.folder = write_bundle(case, Path(self.home.name) / "case")
         extractor, _, _ = opened(case)
         self.compute: list[Node] = extractor.compute
@@ -69,6 +71,10 @@ class Search:
         self.outputs = {node for node in extractor.output.all_input_nodes if node in set(self.compute)}
         self.compiles = 0
         self.began, self.seconds = time.monotonic(), 0.0
+
+    def close(self) -> None:
+        """Remove what the workers were given."""
+        self.home.cleanup()
 
     def at_once(self) -> Located | None:
         """Tap everything: one compilation. None where that does not tell."""
