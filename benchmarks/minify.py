@@ -21,7 +21,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import redirect_stderr, redirect_stdout
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +36,9 @@ from benchmarks.bugs import BUGS, Bug
 from torchparity.errors import ParityError
 from torchparity.execute.cases import load_case
 from torchparity.execute.pool import Pool
+from torchparity.minifier.log import NAME as LOG
+from torchparity.minifier.log import Log
+from torchparity.observe.guard import signature_of
 from torchparity.repro.case import Case
 
 Predicate = Callable[[GraphModule, Any], bool]
@@ -301,8 +304,8 @@ def stock_script(case: Case, folder: Path) -> Path:
     return path
 
 
-def stock_inductor(case: Case, *, isolate: bool, limit: float) -> tuple[float, int, str]:
-    """Return the seconds, the queries and the nodes of the stock minifier on a graph."""
+def stock_inductor(case: Case, *, isolate: bool, limit: float) -> tuple[float, int, str, str]:
+    """Return the seconds, the queries and the nodes of the stock minifier on a graph, and how it ended."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         path = stock_script(case, folder)
@@ -313,38 +316,62 @@ def stock_inductor(case: Case, *, isolate: bool, limit: float) -> tuple[float, i
             done = subprocess.run(
                 command, cwd=folder, env=environment, capture_output=True, text=True, timeout=limit, check=False
             )
-            text = done.stdout + done.stderr
+            text, end = done.stdout + done.stderr, f"exit {done.returncode}"
         except subprocess.TimeoutExpired as expired:
             text = str(expired.stdout or b"", "utf-8", "replace") + str(expired.stderr or b"", "utf-8", "replace")
-            text += "\nstopped"
+            end = "stopped"
         spent = time.monotonic() - started
         queries = max((int(number) for number in re.findall(r"Made (\d+) queries", text)), default=0)
         written = [folder / "repro.py"] if (folder / "repro.py").exists() else sorted(folder.rglob("checkpoints/*.py"))
         left = len(re.findall(r"= torch\.ops\.", written[-1].read_text())) if written else -1
-        return spent, queries, f"{left}" if left >= 0 else "no script"
+        return spent, queries, f"{left}" if left >= 0 else "no script", end
 
 
 # So that the graphs after AOTAutograd have about 500 operations.
 BLOCKS = {"forward": 8, "backward": 6}
 
 
+def known_to_fail(case: Case) -> Case:
+    """Return a case as `check` leaves it, with how it was seen to fail; stock's script is told that by `--accuracy`."""
+    with tempfile.TemporaryDirectory() as name:
+        verdict = torchparity.run_bundle(torchparity.write_bundle(case, Path(name) / "case"))
+    return replace(case, signature=signature_of(None, verdict))
+
+
+def our_inductor(case: Case) -> tuple[float, int, int, str]:
+    """Return the seconds of our command, its queries, the nodes that are left, and how often the script failed."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        torchparity.write_bundle(case, folder / "case")
+        environment = {**os.environ, "TORCHINDUCTOR_CACHE_DIR": str(folder / "cache")}
+        command = [sys.executable, "-m", "torchparity", "minify", "case", "--out", "small", "-q"]
+        started = time.monotonic()
+        subprocess.run(command, cwd=folder, env=environment, stdout=subprocess.DEVNULL, check=True)
+        spent = time.monotonic() - started
+        log = Log(folder / "small" / LOG)
+        ended = next(entry for entry in log.entries() if entry["event"] == "ended")
+        left = torchparity.read_bundle(folder / "small" / "case").compute_nodes
+        return spent, log.asked, left, "reproduced {} of {}".format(*ended["reproduced"])
+
+
 def bench_inductor(console: Console, directions: list[str], limit: float, *, stock: bool) -> None:
-    table = Table("graph", "tool", "seconds", "queries", "nodes left", "stock over ours")
+    """Both tools as commands of their own, on the same graph, each with an empty cache of its compiler."""
+    table = Table("graph", "tool", "seconds", "queries", "nodes left", "ends", "over ours", "over ours, captured")
     for direction in directions:
         case = wrong_graph(backward=direction == "backward", blocks=BLOCKS[direction])
         name = f"{case.direction}, {case.compute_nodes} operations"
-        started = time.monotonic()
-        with tempfile.TemporaryDirectory() as folder:
-            small = torchparity.minify(case, out=Path(folder) / "small")
-        ours = time.monotonic() - started
-        again = "reproduced {} of {}".format(*small.reproduced)
-        table.add_row(name, "ours, isolated", f"{ours:.0f}", str(small.queries), str(small.compute_nodes), again)
-        print(f"{name}: ours {ours:.0f} s, {small.queries} queries, {small.compute_nodes} left", file=sys.stderr)
+        ours = []
+        for title, start in (("ours, isolated", known_to_fail(case)), ("ours, as captured", case)):
+            seconds, asked, nodes, again = our_inductor(start)
+            ours.append(seconds)
+            table.add_row(name, title, f"{seconds:.1f}", str(asked), str(nodes), again, "", "")
+            print(f"{name}: {title} {seconds:.1f} s, {asked} queries, {nodes} left, {again}", file=sys.stderr)
         for isolate in (False, True) if stock else ():
-            spent, queries, left = stock_inductor(case, isolate=isolate, limit=limit)
+            spent, queries, left, end = stock_inductor(case, isolate=isolate, limit=limit)
             title = "stock, isolated" if isolate else "stock, --no-isolate"
-            table.add_row(name, title, f"{spent:.0f}", str(queries), left, f"{spent / ours:.1f}")
-            print(f"{name}: {title} {spent:.0f} s, {left} left", file=sys.stderr)
+            ratios = [f"{spent / seconds:.1f}" for seconds in ours]
+            table.add_row(name, title, f"{spent:.1f}", str(queries), left, end, *ratios)
+            print(f"{name}: {title} {spent:.1f} s, {left} left, {end} {ratios}", file=sys.stderr)
     console.print(table)
 
 

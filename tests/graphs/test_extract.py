@@ -221,3 +221,16 @@ def test_one_of_several_results_shows_its_gradient() -> None:
     assert [node.name for node in tapped.owners.values()] == ["x", "mul", "getitem", "tanh"]
     leaf = next(path for path, node in tapped.owners.items() if node.name == "getitem")
     assert tapped.where_it_begins([leaf]) == [tanh]
+
+
+def test_operations_apart_end_with_what_libraries_compute() -> None:
+    weights = torch.arange(4.0).reshape(2, 2)
+    extractor = extractor_of(lambda x: torch.sin(torch.matmul(torch.cos(x), weights).split(1)[0]), torch.ones(2, 2))
+    cos, matmul, split, sin = named(extractor, "cos", "matmul", "split", "sin")
+    apart = extractor.apart()
+    assert [extractor.recording.is_pick(node) for node in apart.results] == [False, True, False, False]
+    assert apart.results[0] is cos
+    assert apart.results[2:] == [sin, matmul]
+    assert [apart.owners[f"output[{place}]"] for place in range(4)] == [cos, split, sin, matmul]
+    for node, value in zip(apart.results, outputs_of(apart.part.graph_module, apart.part.inputs), strict=True):
+        assert torch.equal(value, extractor.recording.results[node])

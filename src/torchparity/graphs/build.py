@@ -80,7 +80,9 @@ class Build:
         wanted = [node for node in self.extractor.output.all_input_nodes if node in self.made and not self.only_sinks]
         shows = [node for node in self.made if node not in wanted and self._is_result(node) and node.op != "get_attr"]
         sinks = [node for node in shows if node not in self.used or self._is_rewritten(node)]
-        self.shown = [node for node in self.made if self._is_tapped(node)] if tap else [*wanted, *sinks]
+        self.shown = [*wanted, *sinks]
+        if tap:
+            self.shown = sorted((node for node in self.made if self._is_tapped(node)), key=self.group_of)
         results = [self.taps.get(node, self.made[node]) for node in self.shown]
         self.graph.output((*results, *self.rewrites.values()))
         made = GraphModule(self.extractor.graph_module, self.graph)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import re
 from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -15,7 +16,10 @@ from torchparity.graphs.build import Build
 from torchparity.graphs.part import Part, Setting, placeholders
 from torchparity.graphs.recording import Recording, copied_together, reached
 from torchparity.repro.fills import Fill
-from torchparity.repro.source import input_names
+from torchparity.repro.source import input_names, operation_name
+
+# What libraries compute. A kernel ends before it, so that among others it makes many small kernels of a large one.
+LIBRARY = re.compile(r"mm$|matmul$|linear$|conv|attention")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,13 +117,10 @@ class Extractor:
     def apart(self, nodes: Iterable[Node] | None = None) -> Apart:
         """Return operations (every distinct one, once), each with the inputs it really had, none fed by another.
 
-        a -> b -> a' -> b', where a' is like a but for its values: (a(x), b(y)).
+        a -> b -> a' -> b', where a' is like a but for its values: (a(x), b(y)). What libraries compute comes last.
         """
-        alike: dict[Any, Node] = {}
-        for node in self.compute if nodes is None else ():
-            if node in self.recording.results:
-                alike.setdefault(self._look(node), node)
-        keep = list(alike.values() if nodes is None else nodes)
+        chosen = self.distinct() if nodes is None else nodes
+        keep = sorted(chosen, key=lambda node: LIBRARY.search(operation_name(node)) is not None)
         build = Build(self, set(keep), bypass=False, only_sinks=False, groups=[[node] for node in keep])
         part = build.part(tap=True)
         owners = {f"output[{place}]": self._owner(node) for place, node in enumerate(build.shown)}
@@ -127,6 +128,14 @@ class Extractor:
         uses = [(node, keep[group]) for node, _, group in build.given if group is not None]
         owners |= {f"grad.{names[made]}": user for (_, user), made in zip(uses, build.given.values(), strict=True)}
         return Apart(part=part, results=build.shown, uses=uses, owners=owners)
+
+    def distinct(self) -> list[Node]:
+        """Return one operation of each that are alike but for their values."""
+        alike: dict[Any, Node] = {}
+        for node in self.compute:
+            if node in self.recording.results:
+                alike.setdefault(self._look(node), node)
+        return list(alike.values())
 
     def windows(self, size: int, *, offset: int = 0) -> Windows:
         """Return the whole graph cut into stretches of so many operations, each with the inputs that it really had.

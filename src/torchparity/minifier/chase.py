@@ -80,6 +80,7 @@ class Chase:
         budget: Budget,
         listen: Listener | None = None,
         looks_inside: bool = False,
+        known: bool = False,
     ) -> None:
         # Whether the judge tells which values are wrong, so that intermediate ones are worth looking at.
         self.looks_inside = looks_inside
@@ -88,6 +89,8 @@ class Chase:
         self.folder = folder
         self.log = log
         self.width = width
+        # The workers that do not ask about the whole case at the start; one that goes on counts them as it did then.
+        self.free = width if known else max(1, width - 1)
         self.budget = budget
         self.listen = listen
         # What is followed; `settled` once the whole case has shown it, `expected` what it was seen to do before.

@@ -80,15 +80,23 @@ class Job:
     # A pool to ask in, and what is already known of the case; where there are any.
     pool: Pool | None = None
     verdict: Verdict | None = None
+    # Whether it was known at the start how the case fails, so that all workers look for the culprit.
+    known: bool = False
 
     def facts(self) -> dict[str, Any]:
         """Return the job as plain data."""
-        return {"check": self.check, "seconds": self.limits.seconds, "memory": self.limits.memory}
+        return {
+            "check": self.check,
+            "seconds": self.limits.seconds,
+            "memory": self.limits.memory,
+            "known": self.known,
+        }
 
     @classmethod
     def from_facts(cls, facts: Mapping[str, Any]) -> Job:
         """Return the job that a log remembers."""
-        return cls(check=facts["check"], limits=Limits(seconds=facts["seconds"], memory=facts["memory"]))
+        limits = Limits(seconds=facts["seconds"], memory=facts["memory"])
+        return cls(check=facts["check"], limits=limits, known=facts.get("known", False))
 
 
 def start_minify(
@@ -101,6 +109,7 @@ def start_minify(
                 f"{folder} holds a minification already", hint=f"go on with `--resume {folder}`, or name another folder"
             )
         write_bundle(case, folder / "start")
+        job = replace(job, known=job.verdict is not None or bool((case.signature or {}).get("kind")))
         log = Log(folder / NAME)
         log.write("start", case=case.digest, **job.facts())
         try:
@@ -147,6 +156,7 @@ def run_job(
             budget=budget,
             listen=listen,
             looks_inside=job.check is None,
+            known=job.known,
         )
         try:
             chase.start(answer_of(job.verdict) if job.verdict is not None else None)

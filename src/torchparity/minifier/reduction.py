@@ -13,7 +13,7 @@ from torchparity.graphs.extract import Extractor
 from torchparity.graphs.part import Part
 from torchparity.minifier.bodies import reduce_bodies
 from torchparity.minifier.gate import Direct, Gate, Predicate
-from torchparity.minifier.simplify import simplify
+from torchparity.minifier.simplify import plainest, simplify
 
 Suspects = Callable[[Extractor], Iterable[Sequence[Node]]]
 # The passes are run again as long as they find something, and no more often than this.
@@ -80,7 +80,11 @@ def reduce_part(gate: Gate, extractor: Extractor, suspects: Suspects | None = No
 def jump(extractor: Extractor, gate: Gate, suspects: Suspects | None) -> list[Node]:
     """Try small neighbourhoods of the suspects before any search. One query each."""
     for nodes in suspects(extractor) if suspects is not None else ():
-        if gate.fails(extractor.part(nodes)):
+        part = extractor.part(nodes)
+        if len(nodes) == 1:
+            gate.ahead(part)
+            gate.ahead(plainest(part))
+        if gate.fails(part):
             kept = gate.needed(list(nodes), extractor.part) if len(nodes) > FEW else list(nodes)
             return again_without(extractor, gate, kept) if len(kept) > 1 else kept
     return []

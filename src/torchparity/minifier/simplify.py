@@ -78,6 +78,11 @@ def with_known_fills(part: Part) -> Part:
     return replace(part, fills=tuple(fills))
 
 
+def plainest(part: Part) -> Part:
+    """Return the first part that `simplify` asks about."""
+    return everything(with_known_fills(part), ONES)
+
+
 def everything(part: Part, fill: Fill) -> Part:
     """Return a part with every edit done to it, but for its setting: the failure may well need that."""
     part = cut_all(part, 1 if fill is ONES else 2)

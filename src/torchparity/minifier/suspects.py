@@ -9,6 +9,7 @@ clue      the operation that an error message names
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -27,6 +28,8 @@ ORIGINS = (Kind.DTYPE.value, Kind.SHAPE.value)
 GRADIENT = "grad."
 NEIGHBOURHOODS = 3
 NAMED = 4
+# As many operations are worth a compilation of their own, where there is a worker for it.
+PIECE = 16
 # How many operations a stretch has: more than are usually fused, few enough to be searched.
 WINDOW = 16
 
@@ -66,19 +69,29 @@ def alone(chase: Chase, extractor: Extractor) -> Iterator[Sequence[Node]]:
 
     Its answer may still be on the way: then what is followed is only believed to be its failure (`Chase.astray`).
     """
-    apart = extractor.apart()
-    answer = chase.inquire(apart.part).result()
-    if answer.repeats[0] < answer.repeats[1]:
-        return
     seen: set[tuple[str, str]] = set()
-    for path, kind in answer.wrong:  # The worst first.
-        node = apart.owners.get(path)
-        if node is None or kind not in VALUES or (operation_name(node), kind) in seen or len(seen) == NAMED:
+    for node, kind in wrong_alone(chase, extractor):
+        if kind not in VALUES or (operation_name(node), kind) in seen or len(seen) == NAMED:
             continue
         seen.add((operation_name(node), kind))
         chase.signature = Signature(kind=kind)
         yield [node]
     chase.signature = None
+
+
+def wrong_alone(chase: Chase, extractor: Extractor) -> list[tuple[Node, str]]:
+    """Ask about every distinct operation by itself, in a few pieces at once; return the wrong ones, the worst first."""
+    distinct = extractor.distinct()
+    pieces = max(1, min(chase.free, len(distinct) // PIECE))
+    cuts = [extractor.apart(distinct[place::pieces]) for place in range(pieces)]
+    answers = [future.result() for future in [chase.inquire(cut.part) for cut in cuts]]
+    if any(answer.repeats[0] < answer.repeats[1] for answer in answers):
+        return []
+    wrong = [
+        [(cut.owners[path], kind) for path, kind in answer.wrong if path in cut.owners]
+        for cut, answer in zip(cuts, answers, strict=True)
+    ]
+    return [entry for worst in itertools.zip_longest(*wrong) for entry in worst if entry is not None]
 
 
 def in_gradients(chase: Chase) -> bool:
