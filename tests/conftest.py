@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -28,3 +30,15 @@ def wrong_backend() -> Callable[..., Any]:
         return backend
 
     return make
+
+
+@pytest.fixture(scope="module")
+def backends() -> Iterator[Any]:
+    """The module of backends that are wrong on purpose, where workers find it too."""
+    folder = str(Path(__file__).parent / "planted")
+    sys.path.insert(0, folder)
+    import wrong_backends
+
+    yield wrong_backends
+    sys.path.remove(folder)
+    del sys.modules["wrong_backends"]

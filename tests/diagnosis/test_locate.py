@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import replace
 
 import pytest
@@ -13,68 +12,6 @@ from torchparity.diagnosis.locate import Search, cuts_between
 from torchparity.diagnosis.taps import opened, rounding_inputs, tap
 from torchparity.execute.pool import Pool
 from torchparity.repro.bundle import write_bundle
-
-BACKENDS = '''
-import torch
-from functorch.compile import make_boxed_func
-from torch._dynamo.backends.common import aot_autograd
-
-
-def calls(graph_module, name):
-    return [node for node in graph_module.graph.nodes if name in str(node.target) and node.op == "call_function"]
-
-
-def scaled(graph_module, node, factor):
-    users = list(node.users)
-    with graph_module.graph.inserting_after(node):
-        wrong = graph_module.graph.call_function(torch.ops.aten.mul.Tensor, (node, factor))
-    for user in users:
-        user.replace_input_with(node, wrong)
-    graph_module.recompile()
-
-
-def fused_only(graph_module, inputs):
-    """Wrong in `sin` only where neither it nor what uses it is an output."""
-    outputs = set(graph_module.graph.output_node().all_input_nodes)
-    for node in calls(graph_module, "aten.sin."):
-        if not ({node, *node.users} & outputs):
-            scaled(graph_module, node, 1.5)
-    return make_boxed_func(graph_module.forward)
-
-
-def refuses(graph_module, inputs):
-    if calls(graph_module, "aten.cos."):
-        raise NotImplementedError("no cosine here")
-    return make_boxed_func(graph_module.forward)
-
-
-def wrong_gradient(graph_module, inputs):
-    for node in calls(graph_module, "aten.tanh_backward"):
-        scaled(graph_module, node, 1.25)
-    return make_boxed_func(graph_module.forward)
-
-
-def wrong_gradient_behind_others(graph_module, inputs):
-    """Wrong where the gradient that comes in was computed."""
-    for node in calls(graph_module, "aten.tanh_backward"):
-        if node.args[0].op != "placeholder":
-            scaled(graph_module, node, 1.25)
-    return make_boxed_func(graph_module.forward)
-
-
-def right(graph_module, inputs):
-    return make_boxed_func(graph_module.forward)
-
-
-hiding = aot_autograd(fw_compiler=fused_only)
-refusing = aot_autograd(fw_compiler=refuses)
-backwards = aot_autograd(fw_compiler=right, bw_compiler=wrong_gradient)
-together = aot_autograd(fw_compiler=right, bw_compiler=wrong_gradient_behind_others)
-def wrong_together(graph_module, inputs, **options): return together(graph_module, inputs)
-def hides(graph_module, inputs, **options): return hiding(graph_module, inputs)
-def refuses_cosine(graph_module, inputs, **options): return refusing(graph_module, inputs)
-def wrong_backwards(graph_module, inputs, **options): return backwards(graph_module, inputs)
-'''
 
 
 class Chain(torch.nn.Module):
@@ -90,18 +27,6 @@ class Chain(torch.nn.Module):
 def pool():
     with Pool(workers=1, compilers=False) as workers:
         yield workers
-
-
-@pytest.fixture(scope="module")
-def backends(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("backends")
-    (folder / "wrong_backends.py").write_text(BACKENDS)
-    sys.path.insert(0, str(folder))
-    import wrong_backends
-
-    yield wrong_backends
-    sys.path.remove(str(folder))
-    del sys.modules["wrong_backends"]
 
 
 def case_of(backend, level="aot", **options):

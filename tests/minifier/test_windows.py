@@ -2,37 +2,10 @@
 
 from __future__ import annotations
 
-import sys
-
-import pytest
 import torch
 
 import torchparity
 from torchparity.execute.pool import Pool
-
-BACKEND = '''
-import torch
-from functorch.compile import make_boxed_func
-from torch._dynamo.backends.common import aot_autograd
-
-
-def fused_only(graph_module, inputs):
-    """Wrong in `sin` only where neither it nor what uses it is an output."""
-    outputs = set(graph_module.graph.output_node().all_input_nodes)
-    for node in list(graph_module.graph.nodes):
-        if "aten.sin." in str(node.target) and not ({node, *node.users} & outputs):
-            users = list(node.users)
-            with graph_module.graph.inserting_after(node):
-                wrong = graph_module.graph.call_function(torch.ops.aten.mul.Tensor, (node, 1.5))
-            for user in users:
-                user.replace_input_with(node, wrong)
-    graph_module.recompile()
-    return make_boxed_func(graph_module.forward)
-
-
-hiding = aot_autograd(fw_compiler=fused_only)
-def hides_when_looked_at(graph_module, inputs, **options): return hiding(graph_module, inputs)
-'''
 
 
 class Chain(torch.nn.Module):
@@ -42,21 +15,9 @@ class Chain(torch.nn.Module):
         return x
 
 
-@pytest.fixture(scope="module")
-def backend(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("backends")
-    (folder / "hiding_backend.py").write_text(BACKEND)
-    sys.path.insert(0, str(folder))
-    import hiding_backend
-
-    yield hiding_backend.hides_when_looked_at
-    sys.path.remove(str(folder))
-    del sys.modules["hiding_backend"]
-
-
-def test_what_needs_fusion_is_found_in_a_stretch_of_the_graph(backend, tmp_path):
+def test_what_needs_fusion_is_found_in_a_stretch_of_the_graph(backends, tmp_path):
     torch.manual_seed(0)
-    cases = torchparity.capture(Chain(), (torch.randn(4, 3),), backend=backend)
+    cases = torchparity.capture(Chain(), (torch.randn(4, 3),), backend=backends.hides)
     case = next(case for case in cases if case.level == "aot")
     with Pool(workers=1, compilers=False) as pool:
         small = torchparity.minify(case, pool=pool, out=tmp_path / "small")
