@@ -126,3 +126,9 @@ def test_importing_torchparity_and_its_plugin_imports_no_torch():
     )
     output = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     assert output.strip() == "False ['torchparity', 'torchparity.plugin', 'torchparity.version']"
+
+
+def test_the_command_line_imports_no_torch_to_show_its_help():
+    code = "import sys, torchparity.cli.main; print('torch' in sys.modules)"
+    output = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert output.strip() == "False"

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import warnings
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+import torchparity
 from torchparity.cli.options import (
     Json,
     Leaves,
@@ -24,18 +25,15 @@ from torchparity.cli.options import (
     Target,
 )
 from torchparity.cli.progress import ProgressLine
-from torchparity.cli.target import load_subject
 from torchparity.errors import UsageError
-from torchparity.execute.isolated import run_bundle
 from torchparity.execute.outcome import Limits
 from torchparity.execute.pool import Pool
-from torchparity.jobs.watching import CaptureWarning
-from torchparity.jobs.watching import capture as capture_cases
 from torchparity.records import Status
 from torchparity.report.machine import write_json
 from torchparity.report.terminal import render
-from torchparity.repro.bundle import read_bundle
-from torchparity.repro.values import Dense, Sparse, Symbol, Value, Wrapper
+
+if TYPE_CHECKING:
+    from torchparity.repro.values import Value
 
 GIB = 2**30
 WORST_FIRST = (Status.DIFFERS, Status.UNKNOWN, Status.SAME)
@@ -54,11 +52,13 @@ def capture(
     seed: Seed = 0,
 ) -> None:
     """Write every graph of one run as a bundle: after Dynamo and after AOTAutograd, forward and backward."""
+    from torchparity.cli.target import load_subject
+
     subject = load_subject(target, device=device)
     console = Console()
     with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always", CaptureWarning)
-        cases = capture_cases(
+        warnings.simplefilter("always", torchparity.CaptureWarning)
+        cases = torchparity.capture(
             subject,
             backend=backend,
             train=train,
@@ -76,7 +76,7 @@ def capture(
         lines = case.origin.get("lines") or [""]
         table.add_row(str(out / case.name), str(case.compute_nodes), str(len(case.inputs)), escape(lines[0]))
     console.print(table)
-    refused = [str(entry.message) for entry in caught if issubclass(entry.category, CaptureWarning)]
+    refused = [str(entry.message) for entry in caught if issubclass(entry.category, torchparity.CaptureWarning)]
     for message in refused:
         Console(stderr=True).print(f"[yellow]refused:[/] {escape(message)}", highlight=False)
     raise typer.Exit(0 if cases else 2)
@@ -97,10 +97,10 @@ def run(
     """
     if times < 1:
         raise UsageError(f"{times} times is never", hint="use --times 1 or more")
-    case = read_bundle(bundle)
     with ProgressLine(quiet=quiet) as progress, Pool(workers=1) as pool:
+        case = torchparity.read_bundle(bundle)
         limits = limits_of(timeout, memory)
-        verdicts = [run_bundle(bundle, pool=pool, limits=limits, progress=progress) for _ in range(times)]
+        verdicts = [torchparity.run_bundle(bundle, pool=pool, limits=limits, progress=progress) for _ in range(times)]
     verdict = min(verdicts, key=lambda entry: WORST_FIRST.index(entry.status))
     render(verdict, Console(), leaves=leaves)
     if case.signature is not None or times > 1:
@@ -114,7 +114,9 @@ def run(
 
 def show(bundle: Annotated[Path, typer.Argument(help="The folder of a bundle.")]) -> None:
     """Say what a bundle holds, without running anything of it."""
-    case = read_bundle(bundle)
+    from torchparity.repro.values import Dense
+
+    case = torchparity.read_bundle(bundle)
     console = Console()
     facts: dict[str, Any] = {
         "case": f"{case.name}, {case.direction}, after {case.level}",
@@ -142,6 +144,8 @@ def show(bundle: Annotated[Path, typer.Argument(help="The folder of a bundle.")]
 
 def described(value: Value) -> str:
     """Say in a few words what an input is."""
+    from torchparity.repro.values import Dense, Sparse, Symbol, Wrapper
+
     if isinstance(value, Dense):
         kind = " parameter" if value.parameter else ""
         return f"{value.dtype}{list(value.shape)} stride {list(value.stride)} of storage {value.storage}{kind}"

@@ -15,8 +15,8 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
+import torchparity
 from torchparity.cli.cases import limits_of
-from torchparity.cli.isolated import check_elsewhere
 from torchparity.cli.minify import Watcher, seconds_of
 from torchparity.cli.options import (
     Autocast,
@@ -33,18 +33,13 @@ from torchparity.cli.options import (
     Workers,
 )
 from torchparity.cli.settings import read_setting
-from torchparity.cli.target import load_subject
 from torchparity.errors import UsageError
 from torchparity.execute.outcome import Limits
-from torchparity.pipeline import diagnose as run_diagnosis
 from torchparity.records import Diagnosis, ProgressCallback, StageProgress, Status, Verdict
 from torchparity.report.lines import five_lines
 from torchparity.report.machine import write_data
 from torchparity.report.page import FACTS, moved, read_run, run_data, runs_below, write_index, write_page
 from torchparity.report.terminal import STYLES
-from torchparity.repro.bundle import located, read_bundle
-from torchparity.repro.case import Case
-from torchparity.run.subject import Subject
 
 RUNS = Path("runs")
 # What `--json` without a file means.
@@ -102,12 +97,14 @@ def diagnose(
         how |= {"autocast": autocast, "backward": True if backward else None}
         how |= {"config": dict(map(read_setting, config or []))}
         check_with = None
-        if isinstance(subject, Case):  # It says itself how it is compiled; what is asked for besides is refused.
+        if isinstance(
+            subject, torchparity.Case
+        ):  # It says itself how it is compiled; what is asked for besides is refused.
             how = {name: value for name, value in how.items() if value not in (None, False, {}, "inductor")}
         else:
             check_with = apart(what, how, device, limits_of(min(timeout, seconds or timeout), memory))
         folder = folder_for(out, subject)
-        found = run_diagnosis(
+        found = torchparity.diagnose(
             subject,
             out=folder,
             budget=seconds,
@@ -149,15 +146,19 @@ def report(
     print(write_index(runs))
 
 
-def case_or_model(what: str, device: str | None) -> Case | Subject:
+def case_or_model(what: str, device: str | None) -> torchparity.Case | torchparity.Subject:
     """Return the case of a bundle, or the model that a target names."""
     if (Path(what) / FACTS).is_file():
         raise UsageError(f"{what} is a run", hint=f"`torchparity report {what}` shows it; its graph is {what}/graph")
     if Path(what).is_dir():
-        return read_bundle(located(Path(what)))
+        from torchparity.repro.bundle import located
+
+        return torchparity.read_bundle(located(Path(what)))
     if ":" not in what:
         hint = "name a folder that `capture` wrote, or file.py:name"
         raise UsageError(f"{what} is neither a bundle nor a model", hint=hint)
+    from torchparity.cli.target import load_subject
+
     return replace(load_subject(what, device=device), name=what)
 
 
@@ -167,18 +168,20 @@ def apart(
     """Return a check in another process: what kills the compiler there does not kill the diagnosis."""
 
     def check(progress: ProgressCallback) -> Verdict:
+        from torchparity.cli.isolated import check_elsewhere
+
         return check_elsewhere(target, how, device=device, limits=limits, progress=progress)
 
     return check
 
 
-def folder_for(out: Path | None, subject: Case | Subject) -> Path:
+def folder_for(out: Path | None, subject: torchparity.Case | torchparity.Subject) -> Path:
     """Return the folder of a run: the one that was named if it is free, else one by the date and the name."""
     if out is not None:
         if out.exists() and (not out.is_dir() or any(out.iterdir())):
             raise UsageError(f"{out} is not an empty folder", hint="name another folder for this run")
         return out
-    name = subject.name if isinstance(subject, Case) else subject.title()
+    name = subject.name if isinstance(subject, torchparity.Case) else subject.title()
     plain = re.sub(r"[^\w.-]+", "_", name, flags=re.ASCII)[:60].strip("._-") or "model"
     stem = f"{datetime.now():%Y-%m-%d-%H%M%S}-{plain}"
     taken = 1

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
+import torchparity
 from torchparity.cli.cases import limits_of
 from torchparity.cli.minify import Watcher
 from torchparity.cli.options import (
@@ -29,18 +30,11 @@ from torchparity.cli.options import (
     Train,
     What,
 )
-from torchparity.cli.target import find_target, load_subject
 from torchparity.errors import UsageError
 from torchparity.execute.pool import Pool
-from torchparity.jobs.finding import blame as blame_failure
-from torchparity.jobs.finding import check_passes
-from torchparity.jobs.finding import locate as locate_failure
 from torchparity.records import SCHEMA_VERSION, Status
 from torchparity.report.findings import render_blame, render_located, render_passes
 from torchparity.report.machine import plain_data, write_data
-from torchparity.repro.bundle import located, read_bundle
-from torchparity.repro.case import Case
-from torchparity.run.subject import Subject
 
 
 def locate(
@@ -66,7 +60,7 @@ def locate(
     limits = limits_of(timeout, memory)
     with Watcher(quiet=quiet) as watcher, Pool(workers=1) as pool:
         failure = failing(what, watcher, device)
-        found = locate_failure(failure, pool=pool, limits=limits, listen=watcher.say, **how)
+        found = torchparity.locate(failure, pool=pool, limits=limits, listen=watcher.say, **how)
     render_located(found, Console(), nodes=nodes)
     write(found, json)
     raise typer.Exit(0 if found.culprit is not None else 125)
@@ -94,7 +88,7 @@ def blame(
     limits = limits_of(timeout, memory)
     with Watcher(quiet=quiet) as watcher, Pool(workers=1) as pool:
         failure = failing(what, watcher, device)
-        found = blame_failure(failure, pool=pool, limits=limits, listen=watcher.say, **how)
+        found = torchparity.blame(failure, pool=pool, limits=limits, listen=watcher.say, **how)
     render_blame(found, Console())
     write(found, json)
 
@@ -118,13 +112,15 @@ def passes(
 
     Exit code: 0 same, 1 a pass changes the numbers, 2 usage, 125 unknown.
     """
+    from torchparity.cli.target import find_target, load_subject
+
     functions = None
     if own is not None:
         functions, _ = find_target(own)
         functions = list(functions) if isinstance(functions, list | tuple) else [functions]
         if not all(callable(function) for function in functions):
             raise UsageError(f"{own} is not a list of functions", hint="name a list of functions on a GraphModule")
-    report = check_passes(
+    report = torchparity.check_passes(
         load_subject(target, device=device),
         passes=functions,
         iterations=iterations,
@@ -139,14 +135,18 @@ def passes(
     raise typer.Exit({Status.SAME: 0, Status.DIFFERS: 1, Status.UNKNOWN: 125}[report.status])
 
 
-def failing(what: str, watcher: Watcher, device: str | None) -> Case | Subject:
+def failing(what: str, watcher: Watcher, device: str | None) -> torchparity.Case | torchparity.Subject:
     """Return the case that a bundle holds, or the model that a target names."""
     if Path(what).is_dir():
+        from torchparity.repro.bundle import located
+
         watcher.say("reading the case")
-        return read_bundle(located(Path(what)))
+        return torchparity.read_bundle(located(Path(what)))
     if ":" not in what:
         hint = "name a folder that `capture` wrote, or file.py:name"
         raise UsageError(f"{what} is neither a bundle nor a model", hint=hint)
+    from torchparity.cli.target import load_subject
+
     subject = load_subject(what, device=device)
     watcher.say("capturing, and looking for the graph that fails")
     return subject

@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+import torchparity
 from torchparity.cli.options import (
     MODEL,
     OUTPUT,
@@ -25,9 +26,7 @@ from torchparity.cli.options import (
     Target,
 )
 from torchparity.cli.progress import ProgressLine
-from torchparity.cli.target import load_subject
 from torchparity.errors import UsageError
-from torchparity.jobs.watching import explain as tell
 from torchparity.report.machine import write_data
 from torchparity.report.story import render_story, story_data
 
@@ -62,9 +61,11 @@ def explain(
     """
     if json is not None and not json.absolute().parent.is_dir():
         raise UsageError(f"there is no folder {json.parent} to write {json.name} to", hint="make it first")
+    from torchparity.cli.target import load_subject
+
     subject = load_subject(target, device=device)
     with ProgressLine(quiet=quiet) as progress:
-        story = tell(
+        story = torchparity.explain(
             subject,
             backend=backend,
             mode=mode,

@@ -12,9 +12,9 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
+import torchparity
 from torchparity.cli import cases, diagnose, diagnosis, explain, minify
 from torchparity.cli.complaint import complain
-from torchparity.cli.isolated import check_elsewhere
 from torchparity.cli.options import (
     MODEL,
     OUTPUT,
@@ -37,16 +37,9 @@ from torchparity.cli.options import (
 )
 from torchparity.cli.outputs import Outputs, command_line
 from torchparity.cli.progress import ProgressLine
-from torchparity.cli.ranks import check_on_ranks
 from torchparity.cli.settings import read_setting
-from torchparity.cli.target import load_subject
 from torchparity.errors import ParityError, UsageError
-from torchparity.execute.ranks import place_of
-from torchparity.faults import KINDS
-from torchparity.jobs.checking import check as run_check
 from torchparity.report.terminal import render
-from torchparity.run.engines import ENGINES, engine_lines
-from torchparity.torchapi import list_backends
 from torchparity.version import __version__
 
 app = typer.Typer(
@@ -153,6 +146,11 @@ def check(
 
     Exit code: 0 same, 1 differs, 2 usage, 125 unknown (as `git bisect run` wants it).
     """
+    from torchparity.cli.isolated import check_elsewhere
+    from torchparity.cli.ranks import check_on_ranks
+    from torchparity.cli.target import load_subject
+    from torchparity.execute.ranks import place_of
+
     place = place_of(os.environ)
     command = command_line(sys.argv[1:], ranks=place.world if place is not None else 0)
     outputs = Outputs(json=json, junit=junit, summary=summary, command=command).validated()
@@ -196,7 +194,7 @@ def check(
             limits = cases.limits_of(timeout, memory)
             verdict = check_elsewhere(target, options, device=device, limits=limits, progress=progress)
         else:
-            verdict = run_check(load_subject(target, device=device), progress=progress, **options)
+            verdict = torchparity.check(load_subject(target, device=device), progress=progress, **options)
     render(verdict, Console(), leaves=leaves)
     outputs.write(verdict)
     raise typer.Exit(verdict.exit_code)
@@ -217,6 +215,9 @@ app.command()(explain.explain)
 @app.command()
 def backends() -> None:
     """List the backends that torch.compile knows here, and the engines that run exported models."""
+    from torchparity.run.engines import ENGINES, engine_lines
+    from torchparity.torchapi import list_backends
+
     for name in list_backends():
         if name not in ENGINES:
             print(name)
@@ -227,8 +228,9 @@ def backends() -> None:
 @app.command()
 def faults() -> None:
     """List the faults that can be planted, to see whether a check would notice."""
-    width = max(map(len, KINDS))
-    for name, fault in KINDS.items():
+    kinds = torchparity.faults.KINDS
+    width = max(map(len, kinds))
+    for name, fault in kinds.items():
         print(f"{name:{width}}  {fault.summary}")
 
 

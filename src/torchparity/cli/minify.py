@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import time
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
 from rich.markup import escape
 from rich.status import Status as Spinner
 
+import torchparity
 from torchparity.cli.cases import limits_of
 from torchparity.cli.options import (
     Autocast,
@@ -26,16 +28,11 @@ from torchparity.cli.options import (
     Train,
     Workers,
 )
-from torchparity.cli.target import load_subject
 from torchparity.errors import UsageError
 from torchparity.execute.pool import Pool, default_workers
-from torchparity.jobs.finding import find_failing
-from torchparity.jobs.minifying import minify as minify_case
-from torchparity.jobs.minifying import resume_minify
-from torchparity.minifier.chase import Question
-from torchparity.minifier.driver import Minified
-from torchparity.repro.bundle import read_bundle
-from torchparity.run.subject import Subject
+
+if TYPE_CHECKING:
+    from torchparity.minifier.chase import Question
 
 UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
 INTERRUPTED = 130
@@ -78,17 +75,20 @@ def minify(
     with Watcher(quiet=quiet) as watcher:
         if resume is not None:
             out = resume
-            small = resume_minify(resume, workers=workers, listen=watcher, **spending)
+            small = torchparity.resume_minify(resume, workers=workers, listen=watcher, **spending)
         elif Path(str(what)).is_dir():
             watcher.say("reading the case")
-            case = read_bundle(Path(str(what)))
-            small = minify_case(case, out=out, check=check, workers=workers, limits=limits, listen=watcher, **spending)
+            starting = Pool(workers=workers or default_workers()) if check is None else contextlib.nullcontext()
+            with starting as pool:  # Its server starts while torch is imported here.
+                case = torchparity.read_bundle(Path(str(what)))
+                how: dict[str, Any] = {"check": check, "pool": pool, "workers": workers}
+                small = torchparity.minify(case, out=out, limits=limits, listen=watcher, **how, **spending)
         else:
+            refuse(str(what), check)
             watcher.say("capturing, and looking for the graph that fails")
-            subject = model_of(str(what), device, check)
             with Pool(workers=workers or default_workers()) as pool:
-                case, verdict = find_failing(
-                    subject,
+                case, verdict = torchparity.find_failing(
+                    model_of(str(what), device),
                     backend=backend,
                     train=train,
                     backward=True if backward else None,
@@ -98,7 +98,7 @@ def minify(
                     limits=limits,
                 )
                 watcher.say(f"{case.name} fails: {verdict.kind}")
-                small = minify_case(
+                small = torchparity.minify(
                     case, out=out, limits=limits, listen=watcher, pool=pool, verdict=verdict, **spending
                 )
     tell(small, out, console)
@@ -107,14 +107,20 @@ def minify(
     raise typer.Exit(0 if small.reproduced[0] == small.reproduced[1] else 125)
 
 
-def model_of(what: str, device: str | None, check: str | None) -> Subject:
-    """Return the model that a target names; refuse what is neither a bundle nor a model."""
+def refuse(what: str, check: str | None) -> None:
+    """Refuse what is neither a bundle nor a model, and to decide about a model by a command."""
     if ":" not in what:
         hint = "name a folder that `capture` wrote, or file.py:name"
         raise UsageError(f"{what} is neither a bundle nor a model", hint=hint)
     if check is not None:
         hint = "`torchparity capture` writes bundles"
         raise UsageError("`--check` decides about a bundle, not about a model", hint=hint)
+
+
+def model_of(what: str, device: str | None) -> torchparity.Subject:
+    """Return the model that a target names."""
+    from torchparity.cli.target import load_subject
+
     return load_subject(what, device=device)
 
 
@@ -162,7 +168,7 @@ class Watcher:
         self.say(text)
 
 
-def tell(small: Minified, out: Path, console: Console) -> None:
+def tell(small: torchparity.Minified, out: Path, console: Console) -> None:
     """Say what was found, and where it is."""
     before, (again, times) = small.started_from, small.reproduced
     sizes = (

@@ -11,7 +11,6 @@ from torchparity.errors import UsageError
 from torchparity.records import JointVerdict, Verdict
 from torchparity.report.junit import write_junit
 from torchparity.report.machine import write_json
-from torchparity.report.ranks import write_joint
 from torchparity.report.summary import append_summary
 
 FILES = ("--json", "--junit", "--summary")
@@ -40,6 +39,8 @@ class Outputs:
         """Write the files that were asked for."""
         if self.json is not None:
             if isinstance(found, JointVerdict):
+                from torchparity.report.ranks import write_joint
+
                 write_joint(found, self.json)
             else:
                 write_json(found, self.json)

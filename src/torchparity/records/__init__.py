@@ -16,6 +16,7 @@ from torchparity.records.diagnosis import (
     StageRun,
 )
 from torchparity.records.findings import (
+    THROUGH,
     Blame,
     Located,
     NodeError,
@@ -78,6 +79,7 @@ __all__ = [
     "SKIPPED",
     "STAGES",
     "STOPPED",
+    "THROUGH",
     "UNCHANGED",
     "Blame",
     "Body",

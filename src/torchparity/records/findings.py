@@ -8,6 +8,9 @@ from typing import Any
 
 from torchparity.records.verdict import Status
 
+# Between a source line of the user and the one of a library that it leads to.
+THROUGH = ", through "
+
 
 @dataclass(frozen=True, kw_only=True)
 class NodeError:

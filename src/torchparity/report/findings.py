@@ -8,8 +8,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from torchparity.records import Blame, Located, NodeError, PassesReport, Status, Trial
-from torchparity.repro.source import THROUGH
+from torchparity.records import THROUGH, Blame, Located, NodeError, PassesReport, Status, Trial
 
 SHOWN_NODES = 12
 SHOWN_LINES = 24

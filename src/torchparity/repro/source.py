@@ -24,14 +24,13 @@ from torch.fx import GraphModule, Node
 
 from torchparity import torchapi
 from torchparity.errors import CaseError
+from torchparity.records import THROUGH
 from torchparity.repro.values import literal
 
-# What a node of a graph that was loaded is told its source line by.
 # What reads a size off an input.
 SIZE_READERS = ("getattr", "getitem", "size", "stride")
+# What a node of a graph that was loaded is told its source line by.
 LINE = "source line"
-# Between a line of the user and the one of a library that it leads to.
-THROUGH = ", through "
 SCRIPT = "repro.py"
 # Graphs up to this many nodes are printed without the assignments that free memory early.
 SHORT = 60
