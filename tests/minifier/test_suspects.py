@@ -105,3 +105,17 @@ def test_the_plainest_form_of_a_suspect_is_asked_beside_it(case, tmp_path):
     chase.end()
     assert gate.current.compute_nodes == 1
     assert gate.current.inputs[0].numel() == 1
+
+
+def test_what_was_asked_ahead_and_passes_is_kept_as_passing(case, tmp_path):
+    chase = chase_of(case, tmp_path, judge_of(1.5), width=2, known=True)
+    chase.signature, chase.settled = Signature(kind="value"), True
+    gate = Gate(chase)
+    nodes = {node.args[1]: node for node in chase.extractor.compute}
+    wrong, right = chase.extractor.part([nodes[1.5]]), chase.extractor.part([nodes[2.0]])
+    gate.ahead(right)
+    assert gate.fails(wrong)
+    assert not gate.fails(right)
+    assert not gate.fails(right)
+    assert [part.key for part in gate.passing] == [right.key]
+    chase.end()

@@ -64,6 +64,7 @@ class Gate:
         self.best: Part | None = None
         self.queries = 0
         self.passing: collections.deque[Part] = collections.deque(maxlen=PASSING)
+        self._passed: set[str] = set()
         self._answers: dict[str, Future[bool | None]] = {}
 
     @property
@@ -79,12 +80,12 @@ class Gate:
 
     def fails(self, part: Part) -> bool:
         """Ask whether a part fails, once; adopt it where it does and is smaller than the best so far."""
-        asked = part.key in self._answers
         failed = self._begin(part).result()
         if failed and (self.best is None or part.size < self.best.size):
             self.best = part
             self.asker.adopt(part)
-        if failed is False and not asked and part.compute_nodes <= PASSING_NODES:
+        if failed is False and part.key not in self._passed and part.compute_nodes <= PASSING_NODES:
+            self._passed.add(part.key)
             self.passing.append(part)
         return bool(failed)
 
