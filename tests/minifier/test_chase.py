@@ -172,3 +172,38 @@ def test_a_backend_that_came_with_a_bundle_stays_with_its_parts(case, tmp_path):
     gate = reduced(chase)
     assert set(chase.case_of(gate.current).files) == {"never_imported_here.py", "beside.py"}
     assert (tmp_path / "case" / "never_imported_here.py").is_file()
+
+
+def test_threads_that_ask_in_a_pool_of_somebody_else_are_not_waited_for(case, tmp_path):
+    asked, over = threading.Event(), threading.Event()
+
+    def judge(path):
+        asked.set()
+        over.wait(60)
+        return Answer(signatures=(VALUE,))
+
+    chase = chase_of(case, tmp_path, judge)
+    chase.start()
+    assert asked.wait(60)
+    chase.close()
+    chase.end(wait=False)
+    assert not over.is_set()
+    over.set()
+    chase.end()
+    assert [entry["event"] for entry in chase.log.entries()] == ["asked"]
+
+
+def test_an_answer_counts_for_the_failure_that_was_followed_when_it_was_asked(case, tmp_path):
+    over = threading.Event()
+
+    def judge(path):
+        over.wait(60)
+        return Answer(signatures=(VALUE,))
+
+    chase = chase_of(case, tmp_path, judge)
+    chase.signature = VALUE
+    asked = chase.ask(chase.whole)
+    chase.signature = STRIDE
+    over.set()
+    assert asked.result(60) is True
+    chase.end()

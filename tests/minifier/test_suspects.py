@@ -35,7 +35,7 @@ def case():
     return case
 
 
-def chase_of(case, folder, judge, *, width, known):
+def chase_of(case, folder, judge, *, width, free):
     folder.mkdir(exist_ok=True)
     return Chase(
         case,
@@ -45,7 +45,7 @@ def chase_of(case, folder, judge, *, width, known):
         width=width,
         budget=Budget(),
         looks_inside=True,
-        known=known,
+        free=free,
     )
 
 
@@ -61,11 +61,9 @@ def judge_of(*wrong):
     return judge
 
 
-@pytest.mark.parametrize(
-    ("width", "known", "queries"), [(1, False, 1), (1, True, 1), (2, False, 1), (2, True, 2), (8, True, 2)]
-)
-def test_every_free_worker_looks_at_a_piece(case, tmp_path, width, known, queries):
-    chase = chase_of(case, tmp_path, judge_of(1.5, 4.25), width=width, known=known)
+@pytest.mark.parametrize(("width", "free", "queries"), [(1, 1, 1), (2, 1, 1), (2, 2, 2), (8, 8, 2), (1, 2, 2)])
+def test_every_free_worker_looks_at_a_piece(case, tmp_path, width, free, queries):
+    chase = chase_of(case, tmp_path, judge_of(1.5, 4.25), width=width, free=free)
     names = [(node.args[1], kind) for node, kind in wrong_alone(chase, chase.extractor)]
     assert sorted(names) == [(1.5, "value"), (4.25, "value")]
     assert chase.queries == queries
@@ -73,7 +71,7 @@ def test_every_free_worker_looks_at_a_piece(case, tmp_path, width, known, querie
 
 
 def test_each_piece_names_its_worst_first(case, tmp_path):
-    chase = chase_of(case, tmp_path, judge_of(0.5, 1.0, 1.25, 1.5), width=2, known=True)
+    chase = chase_of(case, tmp_path, judge_of(0.5, 1.0, 1.25, 1.5), width=2, free=2)
     places = [int(node.args[1] / 0.25) for node, _ in wrong_alone(chase, chase.extractor)]
     assert places == [6, 5, 4, 2]
     chase.end()
@@ -83,7 +81,7 @@ def test_what_comes_and_goes_is_no_suspect(case, tmp_path):
     def judge(path):
         return Answer(signatures=(Signature(kind="value"),), wrong=(("output[0]", "value"),), repeats=(1, 3))
 
-    chase = chase_of(case, tmp_path, judge, width=2, known=True)
+    chase = chase_of(case, tmp_path, judge, width=2, free=2)
     assert wrong_alone(chase, chase.extractor) == []
     chase.end()
 
@@ -97,7 +95,7 @@ def test_the_plainest_form_of_a_suspect_is_asked_beside_it(case, tmp_path):
             both_asked.wait()  # Breaks where nobody asks the second before the first is answered.
         return judge_of(1.5)(path)
 
-    chase = chase_of(case, tmp_path, judge, width=2, known=True)
+    chase = chase_of(case, tmp_path, judge, width=2, free=2)
     chase.signature, chase.settled = Signature(kind="value"), True
     gate = Gate(chase)
     suspect = next(node for node in chase.extractor.compute if node.args[1] == 1.5)
@@ -108,7 +106,7 @@ def test_the_plainest_form_of_a_suspect_is_asked_beside_it(case, tmp_path):
 
 
 def test_what_was_asked_ahead_and_passes_is_kept_as_passing(case, tmp_path):
-    chase = chase_of(case, tmp_path, judge_of(1.5), width=2, known=True)
+    chase = chase_of(case, tmp_path, judge_of(1.5), width=2, free=2)
     chase.signature, chase.settled = Signature(kind="value"), True
     gate = Gate(chase)
     nodes = {node.args[1]: node for node in chase.extractor.compute}

@@ -27,6 +27,12 @@ def fused_only(graph_module, inputs):
     return make_boxed_func(graph_module.forward)
 
 
+def doubles_sine(graph_module, inputs):
+    for node in calls(graph_module, "aten.sin."):
+        scaled(graph_module, node, 2.0)
+    return make_boxed_func(graph_module.forward)
+
+
 def refuses(graph_module, inputs):
     if calls(graph_module, "aten.cos."):
         raise NotImplementedError("no cosine here")
@@ -51,10 +57,15 @@ def right(graph_module, inputs):
     return make_boxed_func(graph_module.forward)
 
 
+doubling = aot_autograd(fw_compiler=doubles_sine)
 hiding = aot_autograd(fw_compiler=fused_only)
 refusing = aot_autograd(fw_compiler=refuses)
 backwards = aot_autograd(fw_compiler=right, bw_compiler=wrong_gradient)
 together = aot_autograd(fw_compiler=right, bw_compiler=wrong_gradient_behind_others)
+
+
+def wrong_sine(graph_module, inputs, **options):
+    return doubling(graph_module, inputs)
 
 
 def wrong_together(graph_module, inputs, **options):

@@ -41,3 +41,25 @@ def test_odd_numbers_survive(value):
     tensor = torch.tensor(value)
     again = eval(fill_source(tensor), {"torch": torch})
     assert torch.equal(again.view(torch.int32), tensor.view(torch.int32))
+
+
+@pytest.mark.parametrize(
+    ("dtype", "value"),
+    [
+        (torch.float8_e4m3fn, [0.5, 2.0]),
+        (torch.uint16, [7, 8]),
+        (torch.complex64, [complex(math.nan, 1.0), 2j]),
+        (torch.complex64, [complex(-math.inf, math.inf)]),
+        (torch.complex64, [0.5 + 2j]),
+    ],
+    ids=str,
+)
+def test_dtypes_that_no_rule_makes_are_numbers_or_data(dtype, value):
+    tensor = torch.tensor(value, dtype=dtype)
+    source = fill_source(tensor)
+    if source is None:
+        assert recognised(tensor) is DATA
+    else:
+        again = eval(source, {"torch": torch})
+        assert again.dtype == dtype
+        assert torch.equal(again.view(torch.uint8), tensor.view(torch.uint8))

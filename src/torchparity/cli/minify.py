@@ -86,9 +86,10 @@ def minify(
         else:
             refuse(str(what), check)
             watcher.say("capturing, and looking for the graph that fails")
+            subject = model_of(str(what), device)
             with Pool(workers=workers or default_workers()) as pool:
                 case, verdict = torchparity.find_failing(
-                    model_of(str(what), device),
+                    subject,
                     backend=backend,
                     train=train,
                     backward=True if backward else None,

@@ -19,7 +19,7 @@ from torchparity.repro.fills import Fill
 from torchparity.repro.source import input_names, operation_name
 
 # What libraries compute. A kernel ends before it, so that among others it makes many small kernels of a large one.
-LIBRARY = re.compile(r"mm$|matmul$|linear$|conv|attention")
+LIBRARY = re.compile(r"mm_?$|mv$|matmul$|einsum$|linear$|conv(?!ert)|attention")
 
 
 @dataclass(frozen=True, kw_only=True)

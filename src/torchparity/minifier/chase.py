@@ -80,7 +80,7 @@ class Chase:
         budget: Budget,
         listen: Listener | None = None,
         looks_inside: bool = False,
-        known: bool = False,
+        free: int | None = None,
     ) -> None:
         # Whether the judge tells which values are wrong, so that intermediate ones are worth looking at.
         self.looks_inside = looks_inside
@@ -89,8 +89,8 @@ class Chase:
         self.folder = folder
         self.log = log
         self.width = width
-        # The workers that do not ask about the whole case at the start; one that goes on counts them as it did then.
-        self.free = width if known else max(1, width - 1)
+        # How many workers look for the culprit at the start.
+        self.free = free or width
         self.budget = budget
         self.listen = listen
         # What is followed; `settled` once the whole case has shown it, `expected` what it was seen to do before.
@@ -142,6 +142,7 @@ class Chase:
         self.settle()
         assert self.signature is not None
         if self.signature.kind not in VALUES:
+            self.best = None
             return True
         self.signature = followed
         return False
@@ -153,6 +154,7 @@ class Chase:
     def ask(self, part: Part) -> Future[bool | None]:
         """Ask whether a part fails as the case does; as often as at the start where that failure comes and goes."""
         wanted, times = self.repeats
+        followed = self.signature  # When the answer comes, it may be another one.
         answers: list[Answer] = []
         done: Future[bool | None] = Future()
 
@@ -161,7 +163,7 @@ class Chase:
                 done.set_exception(future.exception())
                 return
             answers.append(future.result())
-            failed = sum(self.shows(answer) for answer in answers)
+            failed = sum(followed in answer.signatures for answer in answers)
             if failed >= wanted:
                 done.set_result(True)
             elif len(answers) - failed > times - wanted:
@@ -265,9 +267,9 @@ class Chase:
         """Ask no more, and believe no answer that comes after this."""
         self._closed = True
 
-    def end(self) -> None:
-        """Let the threads go."""
-        self._executor.shutdown(wait=True, cancel_futures=True)
+    def end(self, *, wait: bool = True) -> None:
+        """Let the threads go; those that ask somebody else's pool end with its answers, which nobody believes."""
+        self._executor.shutdown(wait=wait, cancel_futures=True)
 
     # --- cases ---------------------------------------------------------------------------------------
 

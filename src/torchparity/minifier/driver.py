@@ -80,8 +80,9 @@ class Job:
     # A pool to ask in, and what is already known of the case; where there are any.
     pool: Pool | None = None
     verdict: Verdict | None = None
-    # Whether it was known at the start how the case fails, so that all workers look for the culprit.
-    known: bool = False
+    # How many workers looked for the culprit at the start: all, unless one had to ask how the case fails. Who goes on
+    # with other workers asks the same questions.
+    free: int | None = None
 
     def facts(self) -> dict[str, Any]:
         """Return the job as plain data."""
@@ -89,14 +90,18 @@ class Job:
             "check": self.check,
             "seconds": self.limits.seconds,
             "memory": self.limits.memory,
-            "known": self.known,
+            "free": self.free,
         }
 
     @classmethod
     def from_facts(cls, facts: Mapping[str, Any]) -> Job:
         """Return the job that a log remembers."""
         limits = Limits(seconds=facts["seconds"], memory=facts["memory"])
-        return cls(check=facts["check"], limits=limits, known=facts.get("known", False))
+        return cls(check=facts["check"], limits=limits, free=facts.get("free"))
+
+    def width(self, workers: int | None) -> int:
+        """Return how many questions are asked at once."""
+        return workers or (self.pool.workers if self.pool is not None else default_workers())
 
 
 def start_minify(
@@ -109,7 +114,8 @@ def start_minify(
                 f"{folder} holds a minification already", hint=f"go on with `--resume {folder}`, or name another folder"
             )
         write_bundle(case, folder / "start")
-        job = replace(job, known=job.verdict is not None or bool((case.signature or {}).get("kind")))
+        known = job.verdict is not None or bool((case.signature or {}).get("kind"))
+        job = replace(job, free=max(1, job.width(workers) - (not known)))
         log = Log(folder / NAME)
         log.write("start", case=case.digest, **job.facts())
         try:
@@ -145,7 +151,7 @@ def run_job(
 ) -> Minified:
     """Chase the failure, and hand over what was found, however far that was."""
     began = time.monotonic()
-    width = workers or (job.pool.workers if job.pool is not None else default_workers())
+    width = job.width(workers)
     with judging(job, width) as (judge, pool):
         chase = Chase(
             case,
@@ -156,7 +162,7 @@ def run_job(
             budget=budget,
             listen=listen,
             looks_inside=job.check is None,
-            known=job.known,
+            free=job.free,
         )
         try:
             chase.start(answer_of(job.verdict) if job.verdict is not None else None)
@@ -174,7 +180,7 @@ def run_job(
                 result = hand_over(gate, interrupted=interrupted)
         finally:
             chase.close()
-    chase.end()
+    chase.end(wait=job.pool is None)
     log.write("ended", complete=complete, reproduced=list(result.reproduced))
     shutil.rmtree(folder / "queries", ignore_errors=True)
     return replace(result, complete=complete, seconds=time.monotonic() - began)

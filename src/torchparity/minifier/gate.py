@@ -90,9 +90,8 @@ class Gate:
         return bool(failed)
 
     def ahead(self, part: Part) -> None:
-        """Ask what will probably be asked next, where there are workers for it; nobody waits for the answer."""
-        if self.asker.width > 1:
-            self._begin(part)
+        """Ask what will probably be asked next; nobody waits for the answer."""
+        self._begin(part)
 
     def _begin(self, part: Part) -> Future[bool | None]:
         if part.key not in self._answers:

@@ -81,7 +81,7 @@ def jump(extractor: Extractor, gate: Gate, suspects: Suspects | None) -> list[No
     """Try small neighbourhoods of the suspects before any search. One query each."""
     for nodes in suspects(extractor) if suspects is not None else ():
         part = extractor.part(nodes)
-        if len(nodes) == 1:
+        if len(nodes) == 1 and gate.asker.width > 1:
             gate.ahead(part)
             gate.ahead(plainest(part))
         if gate.fails(part):

@@ -47,8 +47,17 @@ def filled(shape: tuple[int, ...], dtype: torch.dtype, fill: Fill) -> torch.Tens
     expression = RULE_SOURCES[fill](shape, dtype) if fill in RULE_SOURCES else None
     if expression is None:
         return None
-    made: torch.Tensor = eval(expression, {"torch": torch})
-    return made if made.dtype == dtype and tuple(made.shape) == shape else None
+    made = _made(expression)
+    return made if made is not None and made.dtype == dtype and tuple(made.shape) == shape else None
+
+
+def _made(expression: str) -> torch.Tensor | None:
+    """Return the tensor that an expression makes; None where torch has no such function for its dtype."""
+    try:
+        made: torch.Tensor = eval(expression, {"torch": torch})
+    except RuntimeError:
+        return None
+    return made
 
 
 def _given(dtype: torch.dtype, *, default: torch.dtype) -> str:
@@ -115,13 +124,15 @@ def fill_source(tensor: torch.Tensor) -> str | None:
 
 def literals(dense: torch.Tensor) -> str | None:
     """Return a tensor as a list of numbers, where that gives the same bits again."""
+    if dense.is_complex() and not dense.isfinite().all():
+        return None
     text = repr(dense.tolist()).replace("nan", 'float("nan")').replace("inf", 'float("inf")')
     natural = torch.float32 if dense.is_floating_point() else torch.bool if dense.dtype == torch.bool else torch.int64
     source = f"torch.tensor({text}{_given(dense.dtype, default=natural)})"
     if dense.numel() == 0:
         return f"torch.empty({list(dense.shape)}{_given(dense.dtype, default=torch.float32)})"
-    made: torch.Tensor = eval(source, {"torch": torch})
-    return source if made.dtype == dense.dtype and same_bits(made, dense) else None
+    made = _made(source)
+    return source if made is not None and made.dtype == dense.dtype and same_bits(made, dense) else None
 
 
 def rounded(tensor: torch.Tensor) -> torch.Tensor:
