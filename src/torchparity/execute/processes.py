@@ -235,7 +235,7 @@ def remove_folder(path: Path) -> None:
 
 
 def wait_or_kill(process: subprocess.Popen[bytes], seconds: float) -> int:
-    """Wait for a process that leads a session of its own; kill all of it where it takes longer, or we are stopped."""
+    """Wait for a process that leads a group of its own; kill all of it where it takes longer, or we are stopped."""
     try:
         return process.wait(timeout=seconds)
     except BaseException as error:

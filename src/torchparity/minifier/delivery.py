@@ -29,6 +29,7 @@ from torchparity.repro.source import SCRIPT
 VERIFICATIONS = 3
 SECONDS = 300.0
 OUTPUT = 6000
+GIVES_WAY = 10
 # A crash may also be reported by a shell's way of saying it.
 SHELL_SIGNAL = 128
 
@@ -55,7 +56,8 @@ def run_cold(script: Path, cache: str, started: list[subprocess.Popen[bytes]], *
     """Run a script in a fresh process that compiles for itself.
 
     What a compiler finds out about the machine (vector instructions) it may find in a folder that is not the user's:
-    that is half of a first compilation. Graphs that were compiled before it may not. `started` is told of the process.
+    that is half of a first compilation. Graphs that were compiled before it may not. `started` is told of the process,
+    which gives way to workers.
     """
     with tempfile.TemporaryFile() as output:
         environment = {**os.environ, "TORCHINDUCTOR_CACHE_DIR": cache, **torchapi.NO_GRAPH_CACHES}
@@ -65,9 +67,11 @@ def run_cold(script: Path, cache: str, started: list[subprocess.Popen[bytes]], *
             stdout=output,
             stderr=subprocess.STDOUT,
             env=environment,
-            start_new_session=True,
+            process_group=0,  # In this session: Linux shares its time out by sessions, and the workers have theirs.
         )
         started.append(process)
+        with contextlib.suppress(ProcessLookupError):  # The whole case may still be asked about: that takes longer.
+            os.setpriority(os.PRIO_PROCESS, process.pid, GIVES_WAY)
         code = wait_or_kill(process, seconds)
         output.seek(0)
         return ColdRun(exit_code=code, output=output.read().decode("utf-8", "replace")[-OUTPUT:])
