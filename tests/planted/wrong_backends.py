@@ -1,5 +1,7 @@
 """Backends that are wrong on purpose: fixture `backends`. A file, because a bundle carries the file of its backend."""
 
+import time
+
 import torch
 from functorch.compile import make_boxed_func
 from torch._dynamo.backends.common import aot_autograd
@@ -33,6 +35,13 @@ def doubles_sine(graph_module, inputs):
     return make_boxed_func(graph_module.forward)
 
 
+def doubles_sine_slowly(graph_module, inputs):
+    """Takes very long where all of it is one chain."""
+    if len(calls(graph_module, "aten.")) > 8 and len(graph_module.graph.output_node().all_input_nodes) == 1:
+        time.sleep(200)
+    return doubles_sine(graph_module, inputs)
+
+
 def refuses(graph_module, inputs):
     if calls(graph_module, "aten.cos."):
         raise NotImplementedError("no cosine here")
@@ -58,6 +67,7 @@ def right(graph_module, inputs):
 
 
 doubling = aot_autograd(fw_compiler=doubles_sine)
+doubling_slowly = aot_autograd(fw_compiler=doubles_sine_slowly)
 hiding = aot_autograd(fw_compiler=fused_only)
 refusing = aot_autograd(fw_compiler=refuses)
 backwards = aot_autograd(fw_compiler=right, bw_compiler=wrong_gradient)
@@ -66,6 +76,10 @@ together = aot_autograd(fw_compiler=right, bw_compiler=wrong_gradient_behind_oth
 
 def wrong_sine(graph_module, inputs, **options):
     return doubling(graph_module, inputs)
+
+
+def slow_wrong_sine(graph_module, inputs, **options):
+    return doubling_slowly(graph_module, inputs)
 
 
 def wrong_together(graph_module, inputs, **options):

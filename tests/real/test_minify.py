@@ -2,6 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import subprocess
+import sys
+import warnings
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -45,3 +52,35 @@ def test_a_case_that_does_not_fail_is_refused():
     (case, *_) = torchparity.capture(torch.sin, (torch.randn(3),), backend="aot_eager")
     with pytest.raises(UsageError, match="does not fail here"):
         torchparity.minify(case)
+
+
+class Chain(torch.nn.Module):
+    def forward(self, x):
+        for place in range(12):
+            x = torch.sin(x) if place == 5 else x + 0.25 * place
+        return x
+
+
+def test_ctrl_c_does_not_wait_for_the_whole_case(backends, tmp_path):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        cases = torchparity.capture(Chain(), (torch.randn(4, 3),), backend=backends.wrong_sine)
+    case = next(case for case in cases if case.level == "aot")
+    slow = replace(case, recipe=replace(case.recipe, backend=backends.slow_wrong_sine))
+    torchparity.write_bundle(slow, tmp_path / "case")
+    process = subprocess.Popen(
+        [sys.executable, "-m", "torchparity", "minify", "case", "--out", "small", "--workers", "2"],
+        cwd=tmp_path,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+    )
+    for line in process.stderr:
+        if "best 1;" in line:
+            break
+    os.kill(process.pid, signal.SIGINT)
+    process.communicate(timeout=100)  # The whole case alone takes longer.
+    assert process.returncode == 130
+    assert read_bundle(tmp_path / "small" / "case").compute_nodes == 1
+    assert not list(tmp_path.glob("small/queries/*"))

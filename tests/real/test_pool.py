@@ -313,6 +313,7 @@ def test_compilers_and_threads_work_in_a_fork():
         assert len(list(Path(f"/proc/{pool.server.process.pid}/task").iterdir())) == 1 + torch.cuda.is_available()
         assert list((pool.root / "cache").iterdir())
         assert not any(path.name in ("fxgraph", "aotautograd") for path in (pool.root / "cache").iterdir())
+        assert list(pool.probes.rglob("*.so"))
 
 
 # --- the server is lost --------------------------------------------------------------------------
