@@ -97,9 +97,7 @@ def diagnose(
         how |= {"autocast": autocast, "backward": True if backward else None}
         how |= {"config": dict(map(read_setting, config or []))}
         check_with = None
-        if isinstance(
-            subject, torchparity.Case
-        ):  # It says itself how it is compiled; what is asked for besides is refused.
+        if isinstance(subject, torchparity.Case):  # It says how it is compiled; what is asked for besides is refused.
             how = {name: value for name, value in how.items() if value not in (None, False, {}, "inductor")}
         else:
             check_with = apart(what, how, device, limits_of(min(timeout, seconds or timeout), memory))

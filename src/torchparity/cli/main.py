@@ -1,4 +1,7 @@
-"""`torchparity`: commands, options and exit codes (0 same, 1 differs, 2 usage, 125 unknown)."""
+"""`torchparity`: commands, options and exit codes (0 same, 1 differs, 2 usage, 125 unknown).
+
+Torch takes two seconds to import, so a command imports what needs it when it runs: help and completion are instant.
+"""
 
 from __future__ import annotations
 

@@ -29,6 +29,7 @@ from torchparity.repro.source import SCRIPT
 VERIFICATIONS = 3
 SECONDS = 300.0
 OUTPUT = 6000
+# How much nicer than this process a cold run is.
 GIVES_WAY = 10
 # A crash may also be reported by a shell's way of saying it.
 SHELL_SIGNAL = 128
@@ -70,8 +71,8 @@ def run_cold(script: Path, cache: str, started: list[subprocess.Popen[bytes]], *
             process_group=0,  # In this session: Linux shares its time out by sessions, and the workers have theirs.
         )
         started.append(process)
-        with contextlib.suppress(ProcessLookupError):  # The whole case may still be asked about: that takes longer.
-            os.setpriority(os.PRIO_PROCESS, process.pid, GIVES_WAY)
+        with contextlib.suppress(OSError):  # The whole case may still be asked about: that takes longer.
+            os.setpriority(os.PRIO_PROCESS, process.pid, os.getpriority(os.PRIO_PROCESS, 0) + GIVES_WAY)
         code = wait_or_kill(process, seconds)
         output.seek(0)
         return ColdRun(exit_code=code, output=output.read().decode("utf-8", "replace")[-OUTPUT:])

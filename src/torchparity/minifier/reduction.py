@@ -78,7 +78,7 @@ def reduce_part(gate: Gate, extractor: Extractor, suspects: Suspects | None = No
 
 
 def jump(extractor: Extractor, gate: Gate, suspects: Suspects | None) -> list[Node]:
-    """Try small neighbourhoods of the suspects before any search. One query each."""
+    """Try small neighbourhoods of the suspects before any search. One query each, and one ahead for a single node."""
     for nodes in suspects(extractor) if suspects is not None else ():
         part = extractor.part(nodes)
         if len(nodes) == 1 and gate.asker.width > 1:
