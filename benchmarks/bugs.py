@@ -22,8 +22,8 @@ from torch import nn
 
 import torchparity
 from torchparity import Status, Verdict
-from torchparity.execute.isolated import Announce, answer, judge_elsewhere
-from torchparity.execute.outcome import Limits
+from torchparity.judge.isolated import Announce, answer, judge_elsewhere
+from torchparity.workers.outcome import Limits
 from torchparity.records import ProgressCallback
 
 BATCH, LENGTH, WIDTH = 4, 8, 32

@@ -26,8 +26,8 @@ from rich.console import Console
 from rich.table import Table
 
 import torchparity
-from torchparity.execute.isolated import run_bundle
-from torchparity.execute.pool import Pool
+from torchparity.judge.isolated import run_bundle
+from torchparity.workers.pool import Pool
 from torchparity.repro.case import Case
 from torchparity.repro.values import Dense, Storage
 

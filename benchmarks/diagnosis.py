@@ -36,7 +36,7 @@ from benchmarks.minify import Transformer, stock_script
 from benchmarks.models import MODELS, make
 from torchparity.diagnosis.taps import opened
 from torchparity.errors import ParityError
-from torchparity.execute.pool import Pool
+from torchparity.workers.pool import Pool
 from torchparity.faults.stages import STAGES, wrong_stage
 from torchparity.repro.case import Case
 from torchparity.repro.source import operation_name

@@ -34,8 +34,8 @@ from torch.fx import Graph, GraphModule
 import torchparity
 from benchmarks.bugs import BUGS, Bug
 from torchparity.errors import ParityError
-from torchparity.execute.cases import load_case
-from torchparity.execute.pool import Pool
+from torchparity.judge.cases import load_case
+from torchparity.workers.pool import Pool
 from torchparity.minifier.log import NAME as LOG
 from torchparity.minifier.log import Log
 from torchparity.observe.guard import signature_of

@@ -6,124 +6,91 @@ A name is imported when it is first used: pytest loads `torchparity.plugin`, and
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from torchparity.version import __version__
+from torchparity.version import __version__ as __version__
 
 if TYPE_CHECKING:
-    from torchparity import faults
-    from torchparity.compare.legacy import same
-    from torchparity.diagnosis.passes import watch_passes
-    from torchparity.errors import (
-        AccuracyError,
-        BundleError,
-        CaseError,
-        ParityError,
-        ResourceError,
-        TargetError,
-        TorchVersionError,
-        UsageError,
-    )
-    from torchparity.execute.isolated import run_bundle
-    from torchparity.jobs.checking import assert_parity, check
-    from torchparity.jobs.finding import blame, check_passes, find_failing, locate
-    from torchparity.jobs.minifying import minify, resume_minify
-    from torchparity.jobs.watching import CaptureWarning, capture, explain
-    from torchparity.minifier.driver import Minified
-    from torchparity.minifier.reduction import Reduced, reduce_graph
-    from torchparity.observe.guard import GuardWarning, guard
-    from torchparity.pipeline import diagnose
-    from torchparity.records import (
-        Blame,
-        Diagnosis,
-        Kind,
-        LeafReport,
-        Located,
-        Mismatch,
-        PassesReport,
-        Status,
-        Story,
-        Verdict,
-    )
-    from torchparity.repro.bundle import read_bundle, write_bundle
-    from torchparity.repro.case import Case
-    from torchparity.run.legacy import same_two_models
-    from torchparity.run.recipe import Recipe
-    from torchparity.run.subject import Subject
-
-__all__ = [
-    "AccuracyError",
-    "Blame",
-    "BundleError",
-    "CaptureWarning",
-    "Case",
-    "CaseError",
-    "Diagnosis",
-    "GuardWarning",
-    "Kind",
-    "LeafReport",
-    "Located",
-    "Minified",
-    "Mismatch",
-    "ParityError",
-    "PassesReport",
-    "Recipe",
-    "Reduced",
-    "ResourceError",
-    "Status",
-    "Story",
-    "Subject",
-    "TargetError",
-    "TorchVersionError",
-    "UsageError",
-    "Verdict",
-    "__version__",
-    "assert_parity",
-    "blame",
-    "capture",
-    "check",
-    "check_passes",
-    "diagnose",
-    "explain",
-    "faults",
-    "find_failing",
-    "guard",
-    "locate",
-    "minify",
-    "read_bundle",
-    "reduce_graph",
-    "resume_minify",
-    "run_bundle",
-    "same",
-    "same_two_models",
-    "watch_passes",
-    "write_bundle",
-]
+    from torchparity import faults as faults
+    from torchparity.compare.legacy import same as same
+    from torchparity.compilers.recipe import Recipe as Recipe
+    from torchparity.diagnosis.passes import watch_passes as watch_passes
+    from torchparity.errors import AccuracyError as AccuracyError
+    from torchparity.errors import BundleError as BundleError
+    from torchparity.errors import CaseError as CaseError
+    from torchparity.errors import ParityError as ParityError
+    from torchparity.errors import ResourceError as ResourceError
+    from torchparity.errors import TargetError as TargetError
+    from torchparity.errors import TorchVersionError as TorchVersionError
+    from torchparity.errors import UsageError as UsageError
+    from torchparity.judge.script import write_bundle as write_bundle
+    from torchparity.minifier.driver import Minified as Minified
+    from torchparity.minifier.reduction import Reduced as Reduced
+    from torchparity.minifier.reduction import reduce_graph as reduce_graph
+    from torchparity.observe.guard import GuardWarning as GuardWarning
+    from torchparity.observe.guard import guard as guard
+    from torchparity.records import Blame as Blame
+    from torchparity.records import Diagnosis as Diagnosis
+    from torchparity.records import Kind as Kind
+    from torchparity.records import LeafReport as LeafReport
+    from torchparity.records import Located as Located
+    from torchparity.records import Mismatch as Mismatch
+    from torchparity.records import PassesReport as PassesReport
+    from torchparity.records import Status as Status
+    from torchparity.records import Story as Story
+    from torchparity.records import Verdict as Verdict
+    from torchparity.repro.bundle import read_bundle as read_bundle
+    from torchparity.repro.case import Case as Case
+    from torchparity.request import Request as Request
+    from torchparity.run.legacy import same_two_models as same_two_models
+    from torchparity.run.subject import Subject as Subject
+    from torchparity.run.target import Target as Target
+    from torchparity.verbs.blame import blame as blame
+    from torchparity.verbs.capture import CaptureWarning as CaptureWarning
+    from torchparity.verbs.capture import capture as capture
+    from torchparity.verbs.check import assert_parity as assert_parity
+    from torchparity.verbs.check import check as check
+    from torchparity.verbs.diagnose import diagnose as diagnose
+    from torchparity.verbs.explain import explain as explain
+    from torchparity.verbs.failing import find_failing as find_failing
+    from torchparity.verbs.locate import locate as locate
+    from torchparity.verbs.minify import minify as minify
+    from torchparity.verbs.minify import resume_minify as resume_minify
+    from torchparity.verbs.passes import check_passes as check_passes
+    from torchparity.verbs.run import run_bundle as run_bundle
 
 # Where each of them is defined, as the imports above say it to those who read types.
 HOMES = {
     "torchparity.compare.legacy": "same",
+    "torchparity.compilers.recipe": "Recipe",
     "torchparity.diagnosis.passes": "watch_passes",
     "torchparity.errors": (
         "AccuracyError BundleError CaseError ParityError ResourceError TargetError TorchVersionError UsageError"
     ),
-    "torchparity.execute.isolated": "run_bundle",
+    "torchparity.judge.script": "write_bundle",
     "torchparity.minifier.driver": "Minified",
     "torchparity.minifier.reduction": "Reduced reduce_graph",
     "torchparity.observe.guard": "GuardWarning guard",
-    "torchparity.jobs.checking": "assert_parity check",
-    "torchparity.jobs.finding": "blame check_passes find_failing locate",
-    "torchparity.jobs.minifying": "minify resume_minify",
-    "torchparity.jobs.watching": "CaptureWarning capture explain",
-    "torchparity.pipeline": "diagnose",
     "torchparity.records": "Blame Diagnosis Kind LeafReport Located Mismatch PassesReport Status Story Verdict",
-    "torchparity.repro.bundle": "read_bundle write_bundle",
+    "torchparity.repro.bundle": "read_bundle",
     "torchparity.repro.case": "Case",
+    "torchparity.request": "Request",
     "torchparity.run.legacy": "same_two_models",
-    "torchparity.run.recipe": "Recipe",
     "torchparity.run.subject": "Subject",
+    "torchparity.run.target": "Target",
+    "torchparity.verbs.blame": "blame",
+    "torchparity.verbs.capture": "CaptureWarning capture",
+    "torchparity.verbs.check": "assert_parity check",
+    "torchparity.verbs.diagnose": "diagnose",
+    "torchparity.verbs.explain": "explain",
+    "torchparity.verbs.failing": "find_failing",
+    "torchparity.verbs.locate": "locate",
+    "torchparity.verbs.minify": "minify resume_minify",
+    "torchparity.verbs.passes": "check_passes",
+    "torchparity.verbs.run": "run_bundle",
 }
 _HOME = {name: module for module, names in HOMES.items() for name in names.split()}
 
 if not TYPE_CHECKING:  # A type checker would take every name for a good one.
+    __all__ = ["__version__", "faults", *_HOME]
 
     def __getattr__(name: str) -> Any:
         """Import a public name at its first use."""

@@ -13,6 +13,7 @@ ParityError                 everything torchparity raises on purpose: a message 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -28,6 +29,10 @@ class ParityError(Exception):
         super().__init__(message)
         self.message = message
         self.hint = hint
+
+    def to_data(self) -> dict[str, str]:
+        """Return the error as plain data, to be raised again in another process."""
+        return {"type": type(self).__name__, "message": self.message, "hint": self.hint}
 
 
 class UsageError(ParityError):
@@ -72,3 +77,9 @@ class AccuracyError(ParityError, AssertionError):
     def __init__(self, message: str, *, hint: str, verdict: Verdict | None = None) -> None:
         super().__init__(message, hint=hint)
         self.verdict = verdict
+
+
+def error_from(data: Mapping[str, str]) -> ParityError:
+    """Return the error that another process has told of."""
+    kind: type[ParityError] = globals().get(data["type"], ParityError)
+    return kind(data["message"], hint=data["hint"])

@@ -8,7 +8,7 @@ import torch
 import torchparity
 from torchparity.diagnosis.blame import Inquiry, operator_of
 from torchparity.diagnosis.switches import SWITCHES, usable
-from torchparity.execute.pool import Pool
+from torchparity.workers.pool import Pool
 from torchparity.faults.stages import wrong_stage
 from torchparity.records import Status, Trial
 

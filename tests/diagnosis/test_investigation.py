@@ -2,7 +2,7 @@ import pytest
 
 from torchparity.diagnosis.investigation import SHARES, Investigation
 from torchparity.errors import CaseError
-from torchparity.execute.outcome import Limits
+from torchparity.workers.outcome import Limits
 
 
 class Clock:

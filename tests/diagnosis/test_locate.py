@@ -10,7 +10,7 @@ import torch
 import torchparity
 from torchparity.diagnosis.locate import Search, cuts_between
 from torchparity.diagnosis.taps import opened, rounding_inputs, tap
-from torchparity.execute.pool import Pool
+from torchparity.workers.pool import Pool
 from torchparity.repro.bundle import write_bundle
 
 

@@ -9,7 +9,7 @@ import torch
 
 import torchparity
 from torchparity.diagnosis.whole import blame_whole
-from torchparity.run.recipe import Recipe
+from torchparity.compilers.recipe import Recipe
 from torchparity.run.step import Plan
 from torchparity.run.subject import Subject
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 import torchparity
-from torchparity.execute.pool import Pool
+from torchparity.workers.pool import Pool
 
 
 class Chain(torch.nn.Module):

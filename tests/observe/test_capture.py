@@ -7,7 +7,7 @@ from torch import nn
 import torchparity
 from torchparity import CaptureWarning
 from torchparity.errors import TargetError, UsageError
-from torchparity.execute.cases import load_case
+from torchparity.judge.cases import load_case
 from torchparity.observe.capture import Recorder, ambient_autocast, random_states
 from torchparity.repro.bundle import read_bundle
 from torchparity.repro.source import line_of, operations

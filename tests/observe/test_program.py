@@ -1,7 +1,7 @@
 import torch
 
-from torchparity.execute.cases import load_case
-from torchparity.jobs.watching import capture_program
+from torchparity.judge.cases import load_case
+from torchparity.verbs.watching import capture_program
 from torchparity.repro.source import line_of, operations
 from torchparity.run.subject import Subject
 

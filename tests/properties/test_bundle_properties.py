@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tests.repro.graphs import case_of, graph_of
 
 from torchparity import torchapi
-from torchparity.execute.cases import load_case
+from torchparity.judge.cases import load_case
 from torchparity.repro.bundle import read_bundle, write_bundle
 from torchparity.repro.values import literal
 

@@ -12,7 +12,7 @@ import torch
 from examples import my_backend
 
 from torchparity import Recipe, Status, UsageError, blame, capture, check
-from torchparity.execute.cases import judge_bundle
+from torchparity.judge.cases import judge_bundle
 from torchparity.minifier.delivery import plain_scripts
 from torchparity.minifier.signature import Signature
 from torchparity.repro.bundle import write_bundle

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 
 import torchparity
-from torchparity.execute.pool import Pool
+from torchparity.workers.pool import Pool
 
 
 class Around(torch.nn.Module):

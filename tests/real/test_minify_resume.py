@@ -63,7 +63,7 @@ def test_killed_at_random_moments_it_ends_at_the_same_result_and_repeats_no_quer
     assert straight.compute_nodes == 2
 
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["torchparity.jobs.minifying"])
+    context.set_forkserver_preload(["torchparity.verbs.minify"])
     folder = tmp_path / "killed"
     moments = random.Random(workers)
     kills = 0

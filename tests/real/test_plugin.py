@@ -311,7 +311,7 @@ def test_a_run_without_parity_imports_no_torch(pytester):
 @pytest.mark.parametrize("policy", ["pass", "skip", "fail"])
 def test_what_unknown_means_is_the_choice_of_the_user(policy, monkeypatch, tmp_path):
     unknown = Verdict(status=Status.UNKNOWN, reasons=("no answer",), recipe={"backend": "eager"})
-    monkeypatch.setattr("torchparity.jobs.checking.check", lambda *args, **options: unknown)
+    monkeypatch.setattr("torchparity.verbs.check.check", lambda *args, **options: unknown)
     config = SimpleNamespace(
         rootpath=tmp_path,
         invocation_params=SimpleNamespace(dir=tmp_path),
@@ -334,7 +334,7 @@ def test_a_machine_that_cannot_answer_is_unknown(monkeypatch):
     def full(*args, **options):
         raise ResourceError("out of memory", hint="buy more")
 
-    monkeypatch.setattr("torchparity.jobs.checking.check", full)
+    monkeypatch.setattr("torchparity.verbs.check.check", full)
     verdict = judge(None, (), None, {"backend": "eager"})
     assert verdict.status is Status.UNKNOWN
     assert verdict.reasons == ("out of memory (hint: buy more)",)

@@ -17,10 +17,10 @@ import pytest
 import torch
 
 from torchparity.errors import UsageError
-from torchparity.execute import processes
-from torchparity.execute.connection import MARK
-from torchparity.execute.outcome import Ending, Limits, Outcome
-from torchparity.execute.pool import Pool
+from torchparity.workers import processes
+from torchparity.workers.connection import MARK
+from torchparity.workers.outcome import Ending, Limits, Outcome
+from torchparity.workers.pool import Pool
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the extras of isolation need Linux")
 
@@ -360,7 +360,7 @@ def test_a_server_that_cannot_start_is_an_answer(python, reason):
 
 
 def test_a_module_that_cannot_be_preloaded_is_named(monkeypatch):
-    monkeypatch.setattr("torchparity.execute.pool.START_ATTEMPTS", 1)
+    monkeypatch.setattr("torchparity.workers.pool.START_ATTEMPTS", 1)
     with Pool(preload=("no_such_module",), compilers=False) as pool:
         assert "no_such_module" in pool.run("hostile:returns", None).error.message
 
@@ -390,8 +390,8 @@ PARENT = """
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background inherits "ignored"
     {before}
     sys.path.insert(0, {here!r})
-    from torchparity.execute.pool import Pool
-    from torchparity.execute.outcome import Limits
+    from torchparity.workers.pool import Pool
+    from torchparity.workers.outcome import Limits
 
     pool = Pool(workers=2, compilers=False)
     pool.wait_until_ready()

@@ -17,11 +17,11 @@ from benchmarks.models import MODELS, make
 from torch import nn
 
 from torchparity import torchapi
-from torchparity.execute.cases import load_case
+from torchparity.judge.cases import load_case
 from torchparity.observe.capture import observed_case
 from torchparity.repro.bundle import read_bundle, write_bundle
 from torchparity.repro.case import Case, write_graph
-from torchparity.run.recipe import Recipe
+from torchparity.compilers.recipe import Recipe
 
 Results = list[tuple[str, Any]]
 

@@ -16,11 +16,11 @@ from benchmarks.models import MODELS, make
 from torch import nn
 
 import torchparity
-from torchparity.execute.cases import judge_case, load_case
+from torchparity.judge.cases import judge_case, load_case
 from torchparity.faults import plant
 from torchparity.repro.bundle import write_bundle
 from torchparity.repro.case import Case
-from torchparity.run.recipe import Recipe
+from torchparity.compilers.recipe import Recipe
 
 WITHOUT_TORCHPARITY = (
     "import sys, runpy; sys.modules['torchparity'] = None; path = sys.argv.pop();"

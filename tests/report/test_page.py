@@ -7,8 +7,8 @@ import pytest
 from tests.report.samples import HOSTILE, diagnosis, hostile, leaf
 
 from torchparity.errors import UsageError
-from torchparity.execute.isolated import verdict_of
-from torchparity.execute.outcome import Ending, Outcome
+from torchparity.judge.isolated import verdict_of
+from torchparity.workers.outcome import Ending, Outcome
 from torchparity.records import UNCHANGED, Histogram, Status
 from torchparity.report.charts import curve, histogram
 from torchparity.report.machine import plain_data

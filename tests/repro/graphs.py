@@ -9,7 +9,7 @@ import torch
 from torch.fx import Graph, GraphModule
 
 from torchparity.repro.case import Case, make_case, write_graph
-from torchparity.run.recipe import Recipe
+from torchparity.compilers.recipe import Recipe
 
 
 def graph_of(build: Callable[..., Any], names: list[str], **attributes: Any) -> GraphModule:

@@ -15,7 +15,7 @@ import torch
 from tests.repro.graphs import case_of, doubling, graph_of, small_case
 
 from torchparity.errors import BundleError, CaseError, ResourceError
-from torchparity.execute.cases import judge_bundle, load_case
+from torchparity.judge.cases import judge_bundle, load_case
 from torchparity.repro import bundle, tensors
 from torchparity.repro.bundle import FACTS, SCHEMA, SCRIPT, TENSORS, check_of, read_bundle, write_bundle
 from torchparity.repro.values import Dense

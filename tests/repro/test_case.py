@@ -9,10 +9,10 @@ import torch
 from tests.repro.graphs import case_of, doubling, graph_of, small_case
 
 from torchparity.errors import CaseError
-from torchparity.execute.cases import load_case
+from torchparity.judge.cases import load_case
 from torchparity.repro.case import SourceBackend, make_case, recipe_from_json, recipe_to_json, symbol_value, write_graph
 from torchparity.repro.values import Literal, Symbol
-from torchparity.run.recipe import Recipe
+from torchparity.compilers.recipe import Recipe
 
 
 def test_the_same_case_has_the_same_digest():

@@ -12,63 +12,35 @@ from rich.markup import escape
 from rich.table import Table
 
 import torchparity
-from torchparity.cli.options import (
-    Json,
-    Leaves,
-    PlainAutocast,
-    PlainBackward,
-    PlainDevice,
-    PlainDynamic,
-    PlainTrain,
-    Quiet,
-    Seed,
-    Target,
-)
+from torchparity.cli.options import Asked, Json, Leaves, Named, Quiet, takes_request
 from torchparity.cli.progress import ProgressLine
+from torchparity.cli.subjects import limits_of
 from torchparity.errors import UsageError
-from torchparity.execute.outcome import Limits
-from torchparity.execute.pool import Pool
-from torchparity.records import Status
+from torchparity.records import Status, family
 from torchparity.report.machine import write_json
 from torchparity.report.terminal import render
 
 if TYPE_CHECKING:
     from torchparity.repro.values import Value
 
-GIB = 2**30
 WORST_FIRST = (Status.DIFFERS, Status.UNKNOWN, Status.SAME)
 
 
+@takes_request
 def capture(
-    target: Target,
+    target: Named,
+    asked: Asked,
     out: Annotated[Path, typer.Option("--out", help="Folder for the bundles.")] = Path("cases"),
-    backend: Annotated[str, typer.Option("--backend", help="The backend the cases will be judged by.")] = "inductor",
-    train: PlainTrain = False,
-    backward: PlainBackward = False,
-    autocast: PlainAutocast = None,
-    dynamic: PlainDynamic = None,
     calls: Annotated[int, typer.Option("--calls", help="Calls of each graph to keep.")] = 1,
-    device: PlainDevice = None,
-    seed: Seed = 0,
 ) -> None:
     """Write every graph of one run as a bundle: after Dynamo and after AOTAutograd, forward and backward."""
-    from torchparity.cli.target import load_subject
+    from torchparity.run.target import Target
 
-    subject = load_subject(target, device=device)
+    subject = Target(target, asked.device).load()
     console = Console()
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", torchparity.CaptureWarning)
-        cases = torchparity.capture(
-            subject,
-            backend=backend,
-            train=train,
-            backward=True if backward else None,
-            autocast=autocast,
-            dynamic=dynamic,
-            calls=calls,
-            seed=seed,
-            out=out,
-        )
+        cases = torchparity.capture(subject, calls=calls, out=out, **asked.options)
     table = Table(box=None, pad_edge=False, header_style="dim")
     for title in ("bundle", "operations", "inputs", "from"):
         table.add_column(title, overflow="fold")
@@ -97,16 +69,18 @@ def run(
     """
     if times < 1:
         raise UsageError(f"{times} times is never", hint="use --times 1 or more")
-    with ProgressLine(quiet=quiet) as progress, Pool(workers=1) as pool:
+    from torchparity.verbs.asking import open_pool
+
+    with ProgressLine(quiet=quiet) as progress, open_pool(1) as pool:
         case = torchparity.read_bundle(bundle)
         limits = limits_of(timeout, memory)
         verdicts = [torchparity.run_bundle(bundle, pool=pool, limits=limits, progress=progress) for _ in range(times)]
     verdict = min(verdicts, key=lambda entry: WORST_FIRST.index(entry.status))
     render(verdict, Console(), leaves=leaves)
     if case.signature is not None or times > 1:
-        kind = (case.signature or {}).get("kind", verdict.kind)
-        again = sum(entry.status is Status.DIFFERS and entry.kind == kind for entry in verdicts)
-        print(f"  reproduced {again} of {times}" + (f": {case.signature['summary']}" if case.signature else ""))
+        kind = case.signature.kind if case.signature is not None else family(verdict.kind)
+        again = sum(entry.status is Status.DIFFERS and family(entry.kind) == kind for entry in verdicts)
+        print(f"  reproduced {again} of {times}" + (f": {case.signature.summary}" if case.signature is not None else ""))
     if json is not None:
         write_json(verdict, json)
     raise typer.Exit(verdict.exit_code)
@@ -124,9 +98,10 @@ def show(bundle: Annotated[Path, typer.Argument(help="The folder of a bundle.")]
         "operations": case.compute_nodes,
         "backend": case.recipe.backend_name(),
         "recipe": case.recipe.to_source().strip().splitlines()[-1],
-        "backward": case.backward,
+        "backward": case.request.gradients,
         "autocast": " ".join(case.autocast) if case.autocast else "no",
-        "failure": (case.signature or {}).get("summary", "none recorded"),
+        "asked": ", ".join(f"{name}={value!r}" for name, value in case.request.given().items()) or "nothing besides",
+        "failure": case.signature.summary if case.signature is not None else "none recorded",
         "from": (case.origin.get("lines") or ["unknown"])[0],
         "after": (case.origin.get("after") or {}).get("reason", "the start"),
         "written by": f"torchparity {case.environment.get('torchparity')}, torch {case.environment.get('torch')}",
@@ -156,8 +131,3 @@ def described(value: Value) -> str:
     if isinstance(value, Symbol):
         return f"{value.value}, a symbolic size" + (f" = {value.expression}" if value.expression else "")
     return value.to_source()
-
-
-def limits_of(timeout: float, memory: float | None) -> Limits:
-    """Turn the options into limits."""
-    return Limits(seconds=timeout, memory=int(memory * GIB) if memory is not None else None)

@@ -5,41 +5,28 @@ from __future__ import annotations
 import contextlib
 import json as json_format
 import re
-from collections.abc import Callable
-from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
 from rich.markup import escape
 
 import torchparity
-from torchparity.cli.cases import limits_of
-from torchparity.cli.minify import Watcher, seconds_of
-from torchparity.cli.options import (
-    Autocast,
-    Backend,
-    Backward,
-    Budget,
-    Device,
-    Dynamic,
-    Memory,
-    Quiet,
-    Timeout,
-    Train,
-    What,
-    Workers,
-)
-from torchparity.cli.settings import read_setting
+from torchparity.cli.options import Asked, Budget, Memory, Quiet, Timeout, What, Workers, takes_request
+from torchparity.cli.progress import Watcher
+from torchparity.cli.subjects import at_least_one, case_or_target, limits_of, seconds_of, writable
 from torchparity.errors import UsageError
-from torchparity.execute.outcome import Limits
-from torchparity.records import Diagnosis, ProgressCallback, StageProgress, Status, Verdict
+from torchparity.records import Diagnosis, StageProgress, Status
 from torchparity.report.lines import five_lines
 from torchparity.report.machine import write_data
 from torchparity.report.page import FACTS, moved, read_run, run_data, runs_below, write_index, write_page
 from torchparity.report.terminal import STYLES
+
+if TYPE_CHECKING:
+    from torchparity.repro.case import Case
+    from torchparity.run.target import Target
 
 RUNS = Path("runs")
 # What `--json` without a file means.
@@ -57,23 +44,15 @@ def with_json(arguments: list[str]) -> list[str]:
     ]
 
 
+@takes_request
 def diagnose(
     what: What,
+    asked: Asked,
     out: Annotated[Path | None, typer.Option("--out", help="Folder of this run; runs/DATE-NAME by default.")] = None,
     budget: Budget = None,
     workers: Workers = None,
     timeout: Timeout = 600.0,
     memory: Memory = None,
-    backend: Backend = "inductor",
-    mode: Annotated[str | None, typer.Option("--mode", help="For a model: a torch.compile mode.")] = None,
-    config: Annotated[
-        list[str] | None, typer.Option("--config", help="For a model: AREA.KEY=VALUE of the compiler.")
-    ] = None,
-    train: Train = False,
-    backward: Backward = False,
-    autocast: Autocast = None,
-    dynamic: Dynamic = None,
-    device: Device = None,
     json: Annotated[
         Path | None, typer.Option("--json", help="Write everything to this file; alone: print it, not the five lines.")
     ] = None,
@@ -83,34 +62,19 @@ def diagnose(
 
     Exit code: 0 same, 1 differs, 2 usage, 125 unknown, 130 interrupted (what was found is kept).
     """
-    if json is not None and json.is_dir():
-        raise UsageError(f"{json} is a folder", hint="give --json the name of a file")
-    if json is not None and not json.absolute().parent.is_dir():
-        raise UsageError(f"there is no folder {json.parent} to write {json.name} to", hint="make it first")
-    if workers is not None and workers < 1:
-        raise UsageError(f"--workers {workers} is too few", hint="give at least 1")
-    seconds = seconds_of(budget) if budget is not None else None
-    limits = limits_of(timeout, memory)
+    writable(json)
+    at_least_one(workers=workers)
+    seconds = seconds_of(budget)
     with StageWatcher(quiet=quiet) as watcher:
-        subject = case_or_model(what, device)
-        how: dict[str, Any] = {"backend": backend, "mode": mode, "dynamic": dynamic, "train": train}
-        how |= {"autocast": autocast, "backward": True if backward else None}
-        how |= {"config": dict(map(read_setting, config or []))}
-        check_with = None
-        if isinstance(subject, torchparity.Case):  # It says how it is compiled; what is asked for besides is refused.
-            how = {name: value for name, value in how.items() if value not in (None, False, {}, "inductor")}
-        else:
-            check_with = apart(what, how, device, limits_of(min(timeout, seconds or timeout), memory))
-        folder = folder_for(out, subject)
+        subject = case_or_target(what, asked.device)
         found = torchparity.diagnose(
             subject,
-            out=folder,
+            out=folder_for(out, subject),
             budget=seconds,
             workers=workers,
-            limits=limits,
-            check_with=check_with,
+            limits=limits_of(timeout, memory),
             listen=watcher.hear,
-            **how,
+            **asked.options,
         )
     if json is not None and str(json) != STDOUT:
         write_data(run_data(found), json)
@@ -144,43 +108,13 @@ def report(
     print(write_index(runs))
 
 
-def case_or_model(what: str, device: str | None) -> torchparity.Case | torchparity.Subject:
-    """Return the case of a bundle, or the model that a target names."""
-    if (Path(what) / FACTS).is_file():
-        raise UsageError(f"{what} is a run", hint=f"`torchparity report {what}` shows it; its graph is {what}/graph")
-    if Path(what).is_dir():
-        from torchparity.repro.bundle import located
-
-        return torchparity.read_bundle(located(Path(what)))
-    if ":" not in what:
-        hint = "name a folder that `capture` wrote, or file.py:name"
-        raise UsageError(f"{what} is neither a bundle nor a model", hint=hint)
-    from torchparity.cli.target import load_subject
-
-    return replace(load_subject(what, device=device), name=what)
-
-
-def apart(
-    target: str, how: dict[str, Any], device: str | None, limits: Limits
-) -> Callable[[ProgressCallback], Verdict]:
-    """Return a check in another process: what kills the compiler there does not kill the diagnosis."""
-
-    def check(progress: ProgressCallback) -> Verdict:
-        from torchparity.cli.isolated import check_elsewhere
-
-        return check_elsewhere(target, how, device=device, limits=limits, progress=progress)
-
-    return check
-
-
-def folder_for(out: Path | None, subject: torchparity.Case | torchparity.Subject) -> Path:
+def folder_for(out: Path | None, subject: Case | Target) -> Path:
     """Return the folder of a run: the one that was named if it is free, else one by the date and the name."""
     if out is not None:
         if out.exists() and (not out.is_dir() or any(out.iterdir())):
             raise UsageError(f"{out} is not an empty folder", hint="name another folder for this run")
         return out
-    name = subject.name if isinstance(subject, torchparity.Case) else subject.title()
-    plain = re.sub(r"[^\w.-]+", "_", name, flags=re.ASCII)[:60].strip("._-") or "model"
+    plain = re.sub(r"[^\w.-]+", "_", subject.name, flags=re.ASCII)[:60].strip("._-") or "model"
     stem = f"{datetime.now():%Y-%m-%d-%H%M%S}-{plain}"
     taken = 1
     while (RUNS / (stem if taken == 1 else f"{stem}-{taken}")).exists():

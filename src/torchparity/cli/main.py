@@ -10,37 +10,18 @@ import os
 import sys
 import warnings
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NoReturn
 
 import typer
 from rich.console import Console
 
 import torchparity
-from torchparity.cli import cases, diagnose, diagnosis, explain, minify
+from torchparity.cli import cases, diagnose, finding, minify
 from torchparity.cli.complaint import complain
-from torchparity.cli.options import (
-    MODEL,
-    OUTPUT,
-    Config,
-    FreshCache,
-    Fullgraph,
-    Json,
-    Leaves,
-    Optimizer,
-    PlainAutocast,
-    PlainBackend,
-    PlainBackward,
-    PlainDevice,
-    PlainDynamic,
-    PlainMode,
-    PlainTrain,
-    Quiet,
-    Seed,
-    Target,
-)
+from torchparity.cli.options import OUTPUT, Asked, Json, Leaves, Named, Quiet, takes_request
 from torchparity.cli.outputs import Outputs, command_line
 from torchparity.cli.progress import ProgressLine
-from torchparity.cli.settings import read_setting
+from torchparity.cli.subjects import limits_of
 from torchparity.errors import ParityError, UsageError
 from torchparity.report.terminal import render
 from torchparity.version import __version__
@@ -53,7 +34,6 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 
-JUDGEMENT = "The judgement"
 SAFETY = "Safety"
 RANKS = "Under torchrun"
 
@@ -75,48 +55,10 @@ def common(
 
 
 @app.command()
+@takes_request
 def check(
-    target: Target,
-    train: PlainTrain = False,
-    backward: PlainBackward = False,
-    steps: Annotated[
-        int | None, typer.Option("--steps", help="Optimizer steps to compare.", rich_help_panel=MODEL)
-    ] = None,
-    optimizer: Optimizer = None,
-    autocast: PlainAutocast = None,
-    loss: Annotated[
-        str | None,
-        typer.Option("--loss", help="projection (seeded, the default) or mean.", rich_help_panel=MODEL),
-    ] = None,
-    input_gradients: Annotated[
-        bool,
-        typer.Option("--input-gradients", help="Ask for gradients of all float inputs.", rich_help_panel=MODEL),
-    ] = False,
-    device: PlainDevice = None,
-    seed: Seed = 0,
-    backend: PlainBackend = "inductor",
-    mode: PlainMode = None,
-    dynamic: PlainDynamic = None,
-    fullgraph: Fullgraph = False,
-    config: Config = None,
-    fresh_cache: FreshCache = False,
-    tolerance: Annotated[
-        float | None,
-        typer.Option(
-            "--tolerance",
-            help="Allow this share of a leaf's scale, not its noise.",
-            rich_help_panel=JUDGEMENT,
-        ),
-    ] = None,
-    ignore: Annotated[
-        list[str] | None,
-        typer.Option("--ignore", help="A kind of difference not to mind: stride, ...", rich_help_panel=JUDGEMENT),
-    ] = None,
-    no_reference: Annotated[
-        bool,
-        typer.Option("--no-reference", help="Do without the float64 reference.", rich_help_panel=JUDGEMENT),
-    ] = False,
-    runs: Annotated[int, typer.Option("--runs", help="Runs of the compiled model.", rich_help_panel=JUDGEMENT)] = 2,
+    target: Named,
+    asked: Asked,
     isolate: Annotated[
         bool, typer.Option("--isolate", help="In another process: a crash is a verdict.", rich_help_panel=SAFETY)
     ] = False,
@@ -149,58 +91,64 @@ def check(
 
     Exit code: 0 same, 1 differs, 2 usage, 125 unknown (as `git bisect run` wants it).
     """
-    from torchparity.cli.isolated import check_elsewhere
-    from torchparity.cli.ranks import check_on_ranks
-    from torchparity.cli.target import load_subject
-    from torchparity.execute.ranks import place_of
+    from torchparity.ranks.talk import place_of
+    from torchparity.run.target import Target
+    from torchparity.verbs.apart import checked_apart
+    from torchparity.verbs.asking import open_pool
 
     place = place_of(os.environ)
     command = command_line(sys.argv[1:], ranks=place.world if place is not None else 0)
     outputs = Outputs(json=json, junit=junit, summary=summary, command=command).validated()
-    options: dict[str, Any] = {
-        "backend": backend,
-        "mode": mode,
-        "dynamic": dynamic,
-        "fullgraph": fullgraph,
-        "config": dict(read_setting(entry) for entry in config or []),
-        "fresh_cache": fresh_cache,
-        "train": train,
-        "backward": True if backward else None,
-        "steps": steps,
-        "optimizer": optimizer,
-        "autocast": autocast,
-        "loss": loss,
-        "input_gradients": True if input_gradients else None,
-        "seed": seed,
-        "tolerance": tolerance,
-        "ignore": ignore or [],
-        "reference": not no_reference,
-        "candidate_runs": runs,
-    }
+    request, named = asked.request("check"), Target(target, asked.device)
     if place is not None and isolate:
         raise UsageError("--isolate and torchrun do not go together", hint="each rank is a process of its own already")
     if place is not None:
-        check_on_ranks(
-            place,
-            target,
-            options,
-            device=device,
-            seconds=rank_timeout,
-            limit=timeout,
-            same_graphs=not different_graphs,
-            leaves=leaves,
-            outputs=outputs,
-            quiet=quiet,
-        )
+        check_ranks(place, named, request, (rank_timeout, timeout), different_graphs, leaves, outputs, quiet=quiet)
     with ProgressLine(quiet=quiet) as progress:
         if isolate:
-            limits = cases.limits_of(timeout, memory)
-            verdict = check_elsewhere(target, options, device=device, limits=limits, progress=progress)
+            with open_pool(1) as pool:
+                verdict = checked_apart(named, request, pool, limits_of(timeout, memory), progress=progress)
         else:
-            verdict = torchparity.check(load_subject(target, device=device), progress=progress, **options)
+            verdict = torchparity.check(named.load(), progress=progress, **asked.options)
     render(verdict, Console(), leaves=leaves)
     outputs.write(verdict)
     raise typer.Exit(verdict.exit_code)
+
+
+def check_ranks(
+    place: Any,
+    target: Any,
+    request: Any,
+    seconds: tuple[float, float],
+    different_graphs: bool,
+    leaves: int,
+    outputs: Outputs,
+    *,
+    quiet: bool,
+) -> NoReturn:
+    """Check under torchrun: this process is one rank of several."""
+    from torchparity.ranks.command import check_on_ranks
+    from torchparity.ranks.report import render_joint, render_loss
+
+    console = Console()
+
+    def report(joint: Any) -> None:
+        render_joint(joint, console, leaves=leaves)
+        outputs.write(joint)
+
+    with ProgressLine(quiet=quiet or place.rank > 0) as progress:
+        check_on_ranks(
+            place,
+            target,
+            request,
+            seconds=seconds[0],
+            limit=seconds[1],
+            same_graphs=not different_graphs,
+            progress=progress,
+            report=report,
+            lost=lambda loss: render_loss(loss, console),
+            complain=complain,
+        )
 
 
 app.command()(diagnose.diagnose)
@@ -209,16 +157,16 @@ app.command()(cases.capture)
 app.command()(cases.run)
 app.command()(cases.show)
 app.command()(minify.minify)
-app.command()(diagnosis.locate)
-app.command()(diagnosis.blame)
-app.command()(diagnosis.passes)
-app.command()(explain.explain)
+app.command()(finding.locate)
+app.command()(finding.blame)
+app.command()(finding.passes)
+app.command()(finding.explain)
 
 
 @app.command()
 def backends() -> None:
     """List the backends that torch.compile knows here, and the engines that run exported models."""
-    from torchparity.run.engines import ENGINES, engine_lines
+    from torchparity.compilers.engines import ENGINES, engine_lines
     from torchparity.torchapi import list_backends
 
     for name in list_backends():

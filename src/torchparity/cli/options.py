@@ -1,64 +1,131 @@
-"""Options that several commands share, each said once.
-
-Commands that are about a bundle or a model say of an option that it is for a model; the plain ones are about a model.
-"""
+"""Options that commands share, each said once; and the group of those that make a request, for every model."""
 
 from __future__ import annotations
 
+import ast
+import functools
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-# --- a bundle, or a model ------------------------------------------------------------------------
+from torchparity.errors import UsageError
+from torchparity.request import Request, request_for
 
+MODEL, COMPILER, JUDGEMENT, OUTPUT = "What to run", "The compiler", "The judgement", "Output"
+GIB = 2**30
+
+Named = Annotated[str, typer.Argument(help="file.py:name or package.module:name; a model, a function or a factory.")]
 What = Annotated[str, typer.Argument(help="A bundle that fails, or a model: file.py:name.")]
-Backend = Annotated[str, typer.Option("--backend", help="For a model: the compiler that is wrong.")]
-Train = Annotated[bool, typer.Option("--train", help="For a model: train mode, forward and backward.")]
-Backward = Annotated[bool, typer.Option("--backward", help="For a model: backward too, in eval mode.")]
-Autocast = Annotated[str | None, typer.Option("--autocast", help="For a model: bfloat16 or float16.")]
-Dynamic = Annotated[bool | None, typer.Option("--dynamic/--static", help="For a model: dynamic shapes.")]
-Device = Annotated[str | None, typer.Option("--device", help="For a model: move it there first.")]
-
-# --- a model -------------------------------------------------------------------------------------
-
-MODEL, COMPILER, OUTPUT = "What to run", "The compiler", "Output"
-
-Target = Annotated[str, typer.Argument(help="file.py:name or package.module:name; a model, a function or a factory.")]
-PlainTrain = Annotated[bool, typer.Option("--train", help="Train mode, forward and backward.", rich_help_panel=MODEL)]
-PlainBackward = Annotated[bool, typer.Option("--backward", help="Backward too, in eval mode.", rich_help_panel=MODEL)]
-PlainAutocast = Annotated[
-    str | None, typer.Option("--autocast", help="Run under autocast: bfloat16 or float16.", rich_help_panel=MODEL)
-]
-PlainDevice = Annotated[
-    str | None, typer.Option("--device", help="Move model and inputs there first.", rich_help_panel=MODEL)
-]
-Optimizer = Annotated[
-    str | None, typer.Option("--optimizer", help="A torch.optim class, such as adamw.", rich_help_panel=MODEL)
-]
-Seed = Annotated[int, typer.Option("--seed", help="Seed of everything random.", rich_help_panel=MODEL)]
-PlainBackend = Annotated[
-    str, typer.Option("--backend", help="Any of `torchparity backends`.", rich_help_panel=COMPILER)
-]
-PlainMode = Annotated[str | None, typer.Option("--mode", help="A torch.compile mode.", rich_help_panel=COMPILER)]
-PlainDynamic = Annotated[
-    bool | None, typer.Option("--dynamic/--static", help="Dynamic shapes on or off.", rich_help_panel=COMPILER)
-]
-Fullgraph = Annotated[bool, typer.Option("--fullgraph", help="Refuse graph breaks.", rich_help_panel=COMPILER)]
-FreshCache = Annotated[
-    bool, typer.Option("--fresh-cache", help="Compile with an empty cache.", rich_help_panel=COMPILER)
-]
-Config = Annotated[
-    list[str] | None,
-    typer.Option("--config", help="AREA.KEY=VALUE, such as inductor.max_fusion_size=1.", rich_help_panel=COMPILER),
-]
-Leaves = Annotated[int, typer.Option("--leaves", help="Rows of the table.", rich_help_panel=OUTPUT)]
-
-# --- what it may cost, and what comes out --------------------------------------------------------
-
 Timeout = Annotated[float, typer.Option("--timeout", help="Seconds one query may take.")]
 Memory = Annotated[float | None, typer.Option("--memory", help="GiB of memory one query may take.")]
 Budget = Annotated[str | None, typer.Option("--budget", help="Time to spend: 90s, 5m, 1h.")]
 Workers = Annotated[int | None, typer.Option("--workers", help="Queries at once.")]
+Leaves = Annotated[int, typer.Option("--leaves", help="Rows of the table.", rich_help_panel=OUTPUT)]
 Json = Annotated[Path | None, typer.Option("--json", help="Write everything to this file.", rich_help_panel=OUTPUT)]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress.", rich_help_panel=OUTPUT)]
+
+
+@dataclass(frozen=True)
+class Asking:
+    """One option of the command line that asks for something of a request."""
+
+    name: str
+    kind: Any
+    flag: str
+    help: str
+    panel: str
+
+
+# What the command line can ask for. A name that a request does not have is turned into one by `asked`.
+REQUEST = (
+    Asking("train", bool | None, "--train", "Train mode, forward and backward.", MODEL),
+    Asking("backward", bool | None, "--backward", "Backward too, in eval mode.", MODEL),
+    Asking("steps", int | None, "--steps", "Optimizer steps to compare.", MODEL),
+    Asking("optimizer", str | None, "--optimizer", "A torch.optim class, such as adamw.", MODEL),
+    Asking("autocast", str | None, "--autocast", "Run under autocast: bfloat16 or float16.", MODEL),
+    Asking("loss", str | None, "--loss", "projection (seeded, the default) or mean.", MODEL),
+    Asking("input_gradients", bool | None, "--input-gradients", "Ask for gradients of all float inputs.", MODEL),
+    Asking("device", str | None, "--device", "Move model and inputs there first.", MODEL),
+    Asking("seed", int | None, "--seed", "Seed of everything random.", MODEL),
+    Asking("backend", str | None, "--backend", "Any of `torchparity backends`; inductor by default.", COMPILER),
+    Asking("mode", str | None, "--mode", "A torch.compile mode.", COMPILER),
+    Asking("dynamic", bool | None, "--dynamic/--static", "Dynamic shapes on or off.", COMPILER),
+    Asking("fullgraph", bool | None, "--fullgraph", "Refuse graph breaks.", COMPILER),
+    Asking("option", list[str] | None, "--option", "KEY=VALUE for torch.compile's `options`.", COMPILER),
+    Asking("config", list[str] | None, "--config", "AREA.KEY=VALUE, such as inductor.max_fusion_size=1.", COMPILER),
+    Asking("fresh_cache", bool | None, "--fresh-cache", "Compile with an empty cache.", COMPILER),
+    Asking("tolerance", float | None, "--tolerance", "Allow this share of a leaf's scale, not its noise.", JUDGEMENT),
+    Asking("ignore", list[str] | None, "--ignore", "A kind of difference not to mind: stride, ...", JUDGEMENT),
+    Asking("no_reference", bool | None, "--no-reference", "Do without the float64 reference.", JUDGEMENT),
+    Asking("noise_runs", int | None, "--noise-runs", "Runs with noise, which tell what rounding does.", JUDGEMENT),
+    Asking("runs", int | None, "--runs", "Runs of the compiled model.", JUDGEMENT),
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Asked:
+    """What a command line asks for of a model: the keywords of a request as far as they were given, and the device."""
+
+    options: dict[str, Any]
+    device: str | None = None
+
+    def request(self, verb: str) -> Request:
+        """Return the request, or refuse what it cannot mean for a verb."""
+        return request_for(verb, self.options)
+
+
+def takes_request(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Give a command the whole group of options; it gets them as `asked`."""
+
+    @functools.wraps(command)
+    def run(**given: Any) -> Any:
+        told = {asking.name: given.pop(asking.name) for asking in REQUEST}
+        return command(**given, asked=asked_of(told))
+
+    own = inspect.signature(command, eval_str=True).parameters
+    shared = {
+        asking.name: inspect.Parameter(
+            asking.name,
+            inspect.Parameter.KEYWORD_ONLY,
+            default=None,
+            annotation=Annotated[
+                asking.kind, typer.Option(asking.flag, help=asking.help, rich_help_panel=asking.panel, show_default=False)
+            ],
+        )
+        for asking in REQUEST
+    }
+    kept = [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for name, parameter in own.items() if name != "asked"]
+    run.__signature__ = inspect.Signature([*kept, *shared.values()])  # type: ignore[attr-defined]
+    run.__annotations__ = {parameter.name: parameter.annotation for parameter in [*kept, *shared.values()]}
+    return run
+
+
+def asked_of(told: dict[str, Any]) -> Asked:
+    """Turn the words of a command line into the keywords of a request; only those that were given."""
+    given = {name: value for name, value in told.items() if value is not None and value != []}
+    device = given.pop("device", None)
+    if given.pop("no_reference", None):
+        given["reference"] = False
+    if "runs" in given:
+        given["candidate_runs"] = given.pop("runs")
+    if "option" in given:
+        given["options"] = dict(map(read_setting, given.pop("option")))
+    if "config" in given:
+        given["config"] = dict(map(read_setting, given["config"]))
+    return Asked(options=given, device=device)
+
+
+def read_setting(entry: str) -> tuple[str, Any]:
+    """Read KEY=VALUE; the value is a Python literal, or else a string."""
+    key, separator, text = entry.partition("=")
+    if not separator or not key:
+        raise UsageError(f"{entry!r} is not a setting", hint="write --config inductor.key=value")
+    try:
+        return key, ast.literal_eval(text)
+    except (ValueError, SyntaxError):
+        words = {"true": True, "false": False, "none": None}
+        return key, words.get(text.lower(), text)

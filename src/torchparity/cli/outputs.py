@@ -39,7 +39,7 @@ class Outputs:
         """Write the files that were asked for."""
         if self.json is not None:
             if isinstance(found, JointVerdict):
-                from torchparity.report.ranks import write_joint
+                from torchparity.ranks.report import write_joint
 
                 write_joint(found, self.json)
             else:

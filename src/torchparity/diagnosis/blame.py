@@ -6,7 +6,6 @@ then by halves. Settings are tried the same way. Every finding is two runs: one 
 
 from __future__ import annotations
 
-import contextlib
 import re
 import tempfile
 import time
@@ -18,47 +17,40 @@ from torchparity import torchapi
 from torchparity.diagnosis.steps import JOB, read_steps
 from torchparity.diagnosis.switches import Switch, usable
 from torchparity.errors import UsageError
-from torchparity.execute.isolated import verdict_of
-from torchparity.execute.outcome import Limits
-from torchparity.execute.pool import Pool
 from torchparity.graphs.search import needed
+from torchparity.judge.isolated import verdict_of
+from torchparity.judge.reading import Reading, read
 from torchparity.records import Blame, Kind, Status, Trial
-from torchparity.repro.bundle import write_bundle
-from torchparity.repro.case import Case
+from torchparity.repro.bundle import read_bundle
+from torchparity.workers.outcome import Limits
+from torchparity.workers.pool import Pool
 
 T = TypeVar("T", bound=Hashable)
 Step = tuple[str, str, int]
-Listener = Callable[[str], None]
-
 DECOMPOSED = "aot_eager_decomp_partition"
 PASSES = ("pre_grad_passes", "joint_graph_passes", "post_grad_passes")
 LOWERINGS, DECOMPOSITION = "lowerings", "decomposition"
-SECONDS = 600.0
-
-
-def blame(
-    case: Case, *, pool: Pool | None = None, limits: Limits | None = None, listen: Listener | None = None
-) -> Blame:
-    """Return which stage of its compiler a case's failure comes from."""
-    with (
-        tempfile.TemporaryDirectory(prefix="torchparity-") as name,
-        contextlib.nullcontext(pool) if pool is not None else Pool(workers=1) as workers,
-    ):
-        folder = write_bundle(case, Path(name) / "case")
-        return Inquiry(case, folder, workers, limits or Limits(seconds=SECONDS), listen).run()
 
 
 class Inquiry:
-    """One inquiry: runs the case under changes, in workers, and keeps every run as a trial."""
+    """One inquiry into a bundle: runs it under changes, in workers, and keeps every run as a trial."""
 
-    def __init__(self, case: Case, folder: Path, pool: Pool, limits: Limits, listen: Listener | None) -> None:
-        self.case, self.folder, self.pool, self.limits, self.listen = case, folder, pool, limits, listen
+    def __init__(
+        self, folder: Path, pool: Pool, *, limits: Limits, listen: Callable[[str], None] | None = None
+    ) -> None:
+        self.folder, self.pool, self.limits, self.listen = folder.resolve(), pool, limits, listen
+        self.case = read_bundle(folder)
+        self.notes = tempfile.TemporaryDirectory(prefix="torchparity-")
         self.trials: list[Trial] = []
         self.failing: Trial | None = None
         self.began = time.monotonic()
 
     def run(self) -> Blame:
         """Climb the ladder, then look inside the rung where it begins to fail."""
+        with self.notes:
+            return self._run()
+
+    def _run(self) -> Blame:
         self.failing, steps = self.attempt("as it is")
         if self.failing.status is not Status.DIFFERS:
             raise UsageError(
@@ -69,7 +61,7 @@ class Inquiry:
         if backend in ("eager", "aot_eager", DECOMPOSED):
             return self.below(steps)
         whole, met = self.attempt(f"backend {DECOMPOSED}", backend=DECOMPOSED)
-        if self.fails(whole):
+        if whole.status is Status.DIFFERS:  # In whatever way: a change that only alters the failure explains nothing.
             self.failing = whole
             return self.below(met)
         inductor = bool(steps) and self.case.recipe.engine is None
@@ -81,7 +73,7 @@ class Inquiry:
         """Judge the case under a change; a crash there is an answer like any other."""
         if self.listen is not None:
             self.listen(f"run {len(self.trials) + 1}: {change}")
-        steps = self.folder.parent / f"steps_{len(self.trials)}"
+        steps = Path(self.notes.name) / f"steps_{len(self.trials)}"
         payload = {"folder": str(self.folder), "steps": str(steps), **payload}
         outcome = self.pool.submit(JOB, payload, limits=self.limits).result()
         verdict = verdict_of(outcome, subject=self.case.name, backend=self.case.recipe.backend_name())
@@ -92,10 +84,6 @@ class Inquiry:
         trial = Trial(change=change, status=status, kind=verdict.kind, seconds=verdict.seconds)
         self.trials.append(trial)
         return trial, read_steps(steps)
-
-    def fails(self, trial: Trial) -> bool:
-        """Tell whether a trial fails, in whatever way: a change that only alters the failure explains nothing."""
-        return trial.status is not Status.SAME
 
     def without(self, steps: Sequence[Step], what: str, **payload: Any) -> Trial:
         """Judge the case with some steps left out."""
@@ -125,12 +113,14 @@ class Inquiry:
         if backend != "eager":
             if backend != "aot_eager":
                 plain, _ = self.attempt("backend aot_eager", backend="aot_eager")
-                if not self.fails(plain):
+                if plain.status is Status.SAME:
                     return self.decomposed(steps, plain)
-                self.failing = plain
+                self.failing = plain if plain.status is Status.DIFFERS else self.failing
             right, _ = self.attempt("backend eager", backend="eager")
-            if not self.fails(right):
+            if right.status is Status.SAME:
                 return self.traced(right)
+            if right.status is Status.UNKNOWN:
+                return self.found("aot_autograd")  # Nothing clears what is above Dynamo, and nothing accuses Dynamo.
             self.failing = right
         return self.found("dynamo")
 
@@ -159,7 +149,7 @@ class Inquiry:
         if self.failed_alike(graphs):
             self.failing = graphs
             return self.in_graphs(met) or self.found("inductor", passing=right)
-        return self.in_code(steps) or self.found("inductor", passing=graphs if not self.fails(graphs) else right)
+        return self.in_code(steps) or self.found("inductor", passing=next((it for it in (graphs, right) if it.status is Status.SAME), None))
 
     def in_graphs(self, steps: list[Step]) -> Blame | None:
         """Its early passes, or its decompositions."""
@@ -197,7 +187,7 @@ class Inquiry:
         options = dict(self.case.recipe.options)
         if options:
             bare, _ = self.attempt("without its options", options={})
-            if not self.fails(bare):
+            if bare.status is Status.SAME:
                 names = self.one_of(
                     list(options),
                     lambda left_out: self.attempt(
@@ -286,7 +276,7 @@ class Inquiry:
     def failed_alike(self, trial: Trial) -> bool:
         """Tell whether a trial fails as the case does; another failure tells nothing about the case's."""
         assert self.failing is not None
-        return trial.status is Status.DIFFERS and trial.kind == self.failing.kind
+        return read(trial.status, trial.kind, self.failing.kind) is Reading.FAILS
 
 
 def operator_of(step: Step) -> str:

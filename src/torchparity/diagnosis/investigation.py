@@ -9,7 +9,6 @@ from datetime import datetime
 from typing import Any, TypeVar
 
 from torchparity.errors import ParityError
-from torchparity.execute.outcome import Limits
 from torchparity.records import (
     DONE,
     NOTHING,
@@ -21,6 +20,7 @@ from torchparity.records import (
     StageProgress,
     StageRun,
 )
+from torchparity.workers.outcome import Limits
 
 T = TypeVar("T")
 # What a stage usually takes, as a share of the first check: for the estimate of the time left, and nothing else.

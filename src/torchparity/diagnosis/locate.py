@@ -7,80 +7,86 @@ some operations fused: the smallest set that must stay untapped is searched by h
 from __future__ import annotations
 
 import contextlib
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from torch.fx import Node
-
-from torchparity.diagnosis.taps import APART_JOB, GRADIENTS_JOB, PART_JOB, TAP_JOB, opened
-from torchparity.errors import UsageError
-from torchparity.execute.isolated import BUNDLE_JOB, verdict_of
-from torchparity.execute.outcome import Ending, Limits, Outcome
-from torchparity.execute.pool import Pool, default_workers
+from torchparity.diagnosis.taps import APART_JOB, GRADIENTS_JOB, LOOK_JOB, PART_JOB, TAP_JOB
+from torchparity.errors import ResourceError, UsageError
 from torchparity.graphs.search import needed
-from torchparity.records import Kind, LeafReport, Located, NodeError, Status, Verdict
-from torchparity.repro.bundle import write_bundle
-from torchparity.repro.case import Case
-from torchparity.repro.source import line_of, operation_name
+from torchparity.judge.isolated import BUNDLE_JOB, describe, verdict_of
+from torchparity.judge.reading import Reading, read
+from torchparity.records import DrawnNode, Kind, LeafReport, Located, NodeError, Status, Verdict
+from torchparity.records.wire import record_from
+from torchparity.repro.bundle import read_bundle
+from torchparity.workers.outcome import Ending, Limits, Outcome
+from torchparity.workers.pool import Pool
 
 # Kinds that a value has where it is made, and that make others wrong further on.
 INTRODUCED = tuple(kind.value for kind in (Kind.DTYPE, Kind.SHAPE, Kind.NONFINITE, Kind.INTEGER, Kind.VALUE, Kind.BIAS))
 ENDS = (Kind.RAISES.value, Kind.CRASHES.value, Kind.ACCEPTS_INVALID.value)
-SECONDS = 600.0
-
-Listener = Callable[[str], None]
 
 
-def locate(
-    case: Case, *, pool: Pool | None = None, limits: Limits | None = None, listen: Listener | None = None
-) -> Located:
-    """Return which operation of a case introduces its error."""
-    with (
-        contextlib.nullcontext(pool) if pool is not None else Pool(workers=default_workers()) as workers,
-        contextlib.closing(Search(case, workers, limits=limits, listen=listen)) as search,
-    ):
-        return search.at_once() or search.closely()
+@dataclass(frozen=True, kw_only=True)
+class Look:
+    """The graph of a bundle as a worker saw it run, eagerly: its nodes, and what is remarkable among its operations."""
+
+    nodes: tuple[DrawnNode, ...]
+    outputs: tuple[int, ...] = ()
+    raised: int | None = None
+
+    @property
+    def operations(self) -> list[DrawnNode]:
+        """The nodes that compute, in order: places count these."""
+        return [node for node in self.nodes if node.place is not None]
+
+
+def look_at(folder: Path, pool: Pool, limits: Limits) -> Look:
+    """Have a worker run the graph of a bundle once; whatever it does there, the caller goes on or hears why not."""
+    outcome = pool.submit(LOOK_JOB, {"folder": str(folder.resolve())}, limits=limits).result()
+    if outcome.ending is not Ending.RETURNED:
+        raise ResourceError(
+            f"the graph cannot be looked at: its process {describe(outcome)}", hint=f"`torchparity run {folder}` shows it"
+        )
+    return record_from(Look, outcome.value)
 
 
 class Search:
-    """One search for the operation that is to blame: asks in workers, and counts what was compiled.
+    """One search for the operation that is to blame in a bundle: asks in workers, and counts what was compiled.
 
-    `verdict` is the one on the case as it is, where that is known already.
+    `verdict` is the one on the case as it is, and `look` its graph, where these are known already.
     """
 
     def __init__(
         self,
-        case: Case,
+        folder: Path,
         pool: Pool,
         *,
-        limits: Limits | None = None,
-        listen: Listener | None = None,
+        limits: Limits,
+        listen: Callable[[str], None] | None = None,
         verdict: Verdict | None = None,
+        look: Look | None = None,
     ) -> None:
-        self.case, self.pool, self.listen, self.verdict = case, pool, listen, verdict
-        self.limits = limits or Limits(seconds=SECONDS)
-        self.home = tempfile.TemporaryDirectory(prefix="torchparity-")
-        self.folder = write_bundle(case, Path(self.home.name) / "case")
-        extractor, _, _ = opened(case)
-        self.compute: list[Node] = extractor.compute
-        self.raised = extractor.recording.raised
-        self.outputs = {node for node in extractor.output.all_input_nodes if node in set(self.compute)}
-        self.compiles = 0
+        self.folder, self.pool, self.listen, self.verdict = folder.resolve(), pool, listen, verdict
+        self.case = read_bundle(folder)
+        self.limits = limits
+        self.look = look or look_at(folder, pool, limits)
+        self.compute = self.look.operations
+        self.compiles = self.unanswered = 0
         self.began, self.seconds = time.monotonic(), 0.0
 
-    def close(self) -> None:
-        """Remove what the workers were given."""
-        self.home.cleanup()
+    def run(self) -> Located:
+        """Name the operation: at once where one compilation tells, else with many."""
+        return self.at_once() or self.closely()
 
     def at_once(self) -> Located | None:
         """Tap everything: one compilation. None where that does not tell."""
         with self.timed():
-            if self.raised is not None:
-                return self.found("refused", self.compute.index(self.raised), self.whole())
+            if self.look.raised is not None:
+                return self.found("refused", self.look.raised, self.whole())
             if self.verdict is not None and self.verdict.kind in ENDS:
                 return None
             if self.verdict is not None and only_gradients(self.verdict):
@@ -94,7 +100,7 @@ class Search:
                 return self.told(nodes, verdict)
             return None
 
-    def closely(self, near: Case | None = None) -> Located:
+    def closely(self, near: Path | None = None) -> Located:
         """Look for what taps do not show: many compilations, few where a small case of the same failure is there."""
         with self.timed():
             places = self.places_of(near) if near is not None else []
@@ -114,13 +120,13 @@ class Search:
         finally:
             self.seconds = time.monotonic() - self.began
 
-    def places_of(self, small: Case) -> list[list[int]]:
+    def places_of(self, small: Path) -> list[list[int]]:
         """Return for each operation of a smaller case which it may have been: those of the same name and line."""
-        extractor, _, _ = opened(small)
         places: dict[tuple[str, str], list[int]] = {}
         for place, node in enumerate(self.compute):
-            places.setdefault((operation_name(node), line_of(node)), []).append(place)
-        kept = dict.fromkeys((operation_name(node), line_of(node)) for node in extractor.compute)
+            places.setdefault((node.operation, node.line), []).append(place)
+        smaller = look_at(small, self.pool, self.limits).operations
+        kept = dict.fromkeys((node.operation, node.line) for node in smaller)
         return [places[key] for key in kept if key in places]
 
     # --- asking ------------------------------------------------------------------------------------------
@@ -140,8 +146,8 @@ class Search:
         """Wait for what a worker found: the verdict, and everything else that it answered."""
         outcome = asked.result()
         verdict = verdict_of(outcome, subject=self.case.name, backend=self.case.recipe.backend_name())
-        value = outcome.value if outcome.ending is Ending.RETURNED else {}
-        return verdict, value
+        self.unanswered += verdict.status is Status.UNKNOWN
+        return verdict, outcome.value if outcome.ending is Ending.RETURNED else {}
 
     def tap(self, untapped: Sequence[int]) -> tuple[Verdict, dict[str, Any]]:
         """Ask about every intermediate value at once, but for some."""
@@ -188,7 +194,7 @@ class Search:
     def node(self, place: int, **errors: Any) -> NodeError:
         """Return an operation with what is known of it."""
         node = self.compute[place]
-        return NodeError(place=place, name=node.name, operation=operation_name(node), line=line_of(node), **errors)
+        return NodeError(place=place, name=node.name, operation=node.operation, line=node.line, **errors)
 
     def told(self, nodes: list[NodeError], verdict: Verdict, fusion: Sequence[int] = ()) -> Located:
         """Name the operation that introduces most; where none stands out, the first whose result is wrong."""
@@ -220,6 +226,7 @@ class Search:
             culprit=culprit,
             threshold=verdict.threshold,
             compiles=self.compiles,
+            unanswered=self.unanswered,
             seconds=time.monotonic() - self.began,
             **more,
         )
@@ -243,7 +250,7 @@ class Search:
 
     def in_fusion(self, whole: Verdict) -> Located:
         """Find the smallest set of values that must not be looked at for the failure to show."""
-        places = [place for place, node in enumerate(self.compute) if node not in self.outputs]
+        places = [place for place in range(len(self.compute)) if place not in self.look.outputs]
         seen: dict[tuple[int, ...], tuple[Verdict, dict[str, Any]]] = {}
 
         def fails(untapped: list[int]) -> bool:
@@ -276,7 +283,8 @@ class Search:
                 (cut, self.begin(PART_JOB, f"the first {cut} of {len(self.compute)} operations", count=cut))
                 for cut in cuts
             ]
-            fails = {cut: self.answer(future)[0].kind == verdict.kind for cut, future in asked}
+            answers = {cut: self.answer(future)[0] for cut, future in asked}
+            fails = {cut: read(it.status, it.kind, verdict.kind) is Reading.FAILS for cut, it in answers.items()}
             high = min([high, *(cut for cut in cuts if fails[cut])])
             low = max([low, *(cut for cut in cuts if cut < high)])
             cuts = []

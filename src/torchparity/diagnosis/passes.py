@@ -12,22 +12,24 @@ import copy
 import difflib
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 from torch.fx import Graph, GraphModule
 
 from torchparity import torchapi
-from torchparity.compare.judgement import Tolerance
+from torchparity.compilers.candidates import Compiled, Given
+from torchparity.compilers.recipe import recipe_of
 from torchparity.errors import UsageError
-from torchparity.execute.ground import Settings
-from torchparity.execute.oracle import Oracle
 from torchparity.graphs.part import placeholders
 from torchparity.graphs.recording import copied_together
-from torchparity.records import Kind, PassesReport, PassResult, Status
-from torchparity.run.recipe import Recipe
-from torchparity.run.step import Plan, Runner
+from torchparity.judge.ground import settings_of
+from torchparity.judge.oracle import Oracle
+from torchparity.records import Kind, PassesReport, PassResult, Status, Verdict
+from torchparity.request import PLAIN, Request
+from torchparity.run.plan import Plan, plan_of
+from torchparity.run.step import Runner
 from torchparity.run.subject import Subject
 
 USERS = "passes"
@@ -38,34 +40,18 @@ FACTS = frozenset({Kind.STRIDE, Kind.ALIAS, Kind.REQUIRES_GRAD, Kind.LAYOUT})
 Pass = Callable[[GraphModule], Any]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Instead(Recipe):
-    """A recipe whose candidate is another module, which shares the model's parameters."""
-
-    module: Any = None
-
-    def build(self, model: Callable[..., Any]) -> Callable[..., Any]:
-        """Return the module."""
-        built: Callable[..., Any] = self.module
-        return built
-
-    @property
-    def traces(self) -> bool:
-        """Nothing is compiled, and that is as it should be."""
-        return False
-
-
-def check_passes_of_inductor(subject: Subject, plan: Plan, *, dynamic: bool | None) -> PassesReport:
-    """Compile a model with inductor, run it as the plan says, and judge every pass."""
+def check_passes_of_inductor(subject: Subject, request: Request) -> PassesReport:
+    """Compile a model with inductor, run it as the request says, and judge every pass."""
     began = time.monotonic()
-    watch = PassWatch()
-    recipe = Recipe(backend="inductor", dynamic=dynamic).with_eager_random()
+    watch = PassWatch(request)
+    plan = plan_of(request, subject)
+    candidate = Compiled(recipe_of(request, dynamic=subject.dynamic)).with_eager_random()
     runner = Runner(subject, plan)
     try:
-        with watch.active(), recipe.active():
-            ending = runner.run(recipe.build(subject.model), lambda leaf: None)
+        with watch.active(), candidate.active():
+            ending = runner.run(candidate.build(subject.model), lambda leaf: None)
     finally:
-        recipe.release()
+        candidate.release()
         runner.release()
     if ending.failure is not None:
         watch.notes.append(f"the compiled model raises {ending.failure.type}: {ending.failure.message}")
@@ -88,48 +74,48 @@ def watch_passes() -> Iterator[PassWatch]:
 # --- passes of the user's ------------------------------------------------------------------------------
 
 
-def check_user_passes(model: GraphModule, subject: Subject, plan: Plan, passes: Sequence[Pass]) -> PassesReport:
+def check_user_passes(model: GraphModule, subject: Subject, request: Request, passes: Sequence[Pass]) -> PassesReport:
     """Apply passes one after the other; compare the graph before and after each."""
     began = time.monotonic()
     results, notes = [], []
-    current = model
+    current, plan = model, plan_of(request, subject)
     for number, function in enumerate(passes):
-        name = getattr(function, "__name__", type(function).__name__)
+        facts: dict[str, Any] = {"name": getattr(function, "__name__", type(function).__name__), "stage": USERS, "number": number}
         before = text_of(current.graph)
         try:
             after = applied(function, current)
             difference = difference_of(before, text_of(after.graph))
-            verdict = Oracle(
-                Subject(current, subject.args, subject.kwargs, loss=subject.loss, optimizer=subject.optimizer),
-                plan,
-                Instead(backend="eager", module=after),
-                Settings(tolerance=Tolerance(ignore=FACTS)),
-            ).judge()
+            verdict = judged(replace(subject, model=current), plan, after, request)
         except Exception as error:  # noqa: BLE001 - a pass that raises is reported, and the others go on
             why = f"{type(error).__name__}: {error}"
-            notes.append(f"{name} could not be judged: {why}")
-            results.append(
-                PassResult(name=name, stage=USERS, number=number, changed=True, status=Status.UNKNOWN, why=why)
-            )
+            notes.append(f"{facts['name']} could not be judged: {why}")
+            results.append(PassResult(**facts, changed=True, status=Status.UNKNOWN, why=why))
             continue
-        worst = verdict.worst
-        results.append(
-            PassResult(
-                name=name,
-                stage=USERS,
-                number=number,
-                changed=bool(difference) or verdict.status is not Status.SAME,
-                status=verdict.status,
-                kind=verdict.kind,
-                score=max(worst.score, worst.aggregate_score) if worst is not None else 0.0,
-                leaf=worst.path if worst is not None and verdict.status is Status.DIFFERS else "",
-                why="" if verdict.status is Status.SAME else verdict.reasons[0],
-                difference=difference,
-            )
-        )
+        changed = bool(difference) or verdict.status is not Status.SAME
+        results.append(result_of(verdict, **facts, changed=changed, difference=difference))
         current = after
     return PassesReport(
         subject=subject.title(), passes=tuple(results), notes=tuple(notes), seconds=time.monotonic() - began
+    )
+
+
+def judged(subject: Subject, plan: Plan, after: GraphModule, request: Request) -> Verdict:
+    """Hold what a pass made of a graph against the graph; how it lies in memory is the pass' own business."""
+    settings = settings_of(request)
+    tolerance = replace(settings.tolerance, ignore=settings.tolerance.ignore | FACTS)
+    return Oracle(subject, plan, Given(after), replace(settings, tolerance=tolerance)).judge()
+
+
+def result_of(verdict: Verdict, *, status: Status | None = None, **facts: Any) -> PassResult:
+    """Return what a verdict says of a pass."""
+    status, worst = status or verdict.status, verdict.worst
+    return PassResult(
+        **facts,
+        status=status,
+        kind=verdict.kind if status is Status.DIFFERS else "",
+        score=max(worst.score, worst.aggregate_score) if worst is not None else 0.0,
+        leaf=worst.path if worst is not None and status is Status.DIFFERS else "",
+        why="" if status is Status.SAME else verdict.reasons[0],
     )
 
 
@@ -175,6 +161,7 @@ class Noted:
 class PassWatch:
     """Notes every pass of inductor while it is active, and the inputs that the graphs are then called with."""
 
+    request: Request = PLAIN
     noted: list[Noted] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     report: PassesReport | None = None
@@ -289,25 +276,14 @@ class PassWatch:
             return PassResult(**facts, changed=True, status=Status.UNKNOWN, why="its inputs were never seen")
         gradients = backward and noted.stage == PRE_GRAD
         plan = Plan(backward=gradients and any(getattr(value, "requires_grad", False) for value in inputs))
-        recipe = Instead(backend="eager", module=noted.after)
         try:
-            settings = Settings(tolerance=Tolerance(ignore=FACTS))
-            verdict = Oracle(Subject(noted.before, inputs, name=noted.name), plan, recipe, settings).judge()
+            verdict = judged(Subject(noted.before, inputs, name=noted.name), plan, noted.after, self.request)
         except Exception as error:  # noqa: BLE001 - what cannot be judged is said
             self.notes.append(f"{noted.name} could not be judged: {type(error).__name__}: {error}")
             return PassResult(**facts, changed=True, status=Status.UNKNOWN, why=str(error))
-        worst = verdict.worst
         raised = verdict.failure is not None and verdict.failure.stage == "accepts_invalid"
-        status = Status.UNKNOWN if raised else verdict.status  # The graph before does not run by itself.
-        return PassResult(
-            **facts,
-            changed=True,
-            status=status,
-            kind=verdict.kind if status is Status.DIFFERS else "",
-            score=max(worst.score, worst.aggregate_score) if worst is not None else 0.0,
-            leaf=worst.path if worst is not None and status is Status.DIFFERS else "",
-            why="" if status is Status.SAME else verdict.reasons[0],
-        )
+        # Where the graph before does not run by itself, nothing can be said.
+        return result_of(verdict, **facts, changed=True, status=Status.UNKNOWN if raised else None)
 
     def _inputs_of(self, noted: Noted) -> list[Any] | None:
         """Return real inputs for the graph of a pass."""
@@ -335,9 +311,7 @@ def values_of(args: tuple[Any, ...]) -> list[Any]:
 
 def boxed_like(compiled: Any, run: Callable[..., Any], *, always: bool = False) -> Callable[..., Any]:
     """Return a function that is called by the convention of another one: AOTAutograd asks for a mark."""
-    if always or getattr(compiled, "_boxed_call", False):
-        setattr(run, "_boxed_call", True)  # noqa: B010 - a plain assignment does not type-check
-    return run
+    return torchapi.mark_boxed(run) if always or torchapi.is_boxed(compiled) else run
 
 
 def duplicate_of(graph_module: GraphModule) -> GraphModule:

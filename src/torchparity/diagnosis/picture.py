@@ -7,19 +7,16 @@ from typing import Any
 import torch
 from torch.fx import Node
 
-from torchparity import torchapi
-from torchparity.diagnosis.taps import opened
+from torchparity.graphs.extract import Extractor
 from torchparity.records import DrawnNode
-from torchparity.repro.case import Case
-from torchparity.repro.source import line_of, operation_name
+from torchparity.repro.names import called_name, line_of, operation_name
 
 SAMPLE = 4
 LONG = 400
 
 
-def draw(case: Case) -> tuple[DrawnNode, ...]:
-    """Return the nodes of a case's graph in order, with the values that eager gave them."""
-    extractor, _, _ = opened(case)
+def draw(extractor: Extractor) -> tuple[DrawnNode, ...]:
+    """Return the nodes of a graph in order, with the values that eager gave them."""
     places = {node: place for place, node in enumerate(extractor.compute)}
     nodes = list(extractor.graph_module.graph.nodes)
     numbers = {node: number for number, node in enumerate(nodes)}
@@ -57,16 +54,7 @@ def code_of(node: Node) -> str:
     arguments += [f"{name}={shown(value)}" for name, value in node.kwargs.items()]
     if node.op == "call_method":
         return f"{node.name} = {arguments[0]}.{node.target}({', '.join(arguments[1:])})"
-    return f"{node.name} = {target_text(node)}({', '.join(arguments)})"
-
-
-def target_text(node: Node) -> str:
-    """Return what a node calls, as short as it stays clear."""
-    if isinstance(node.target, torchapi.OpOverload):
-        return str(node.target)
-    module = getattr(node.target, "__module__", "") or ""
-    name = operation_name(node)
-    return f"{module}.{name}" if module.startswith("torch") and "._" not in module else name
+    return f"{node.name} = {called_name(node)}({', '.join(arguments)})"
 
 
 def shown(argument: Any) -> str:

@@ -14,13 +14,13 @@ from torch.fx import GraphModule
 from torch.fx.passes.split_module import split_module
 
 from torchparity import torchapi
-from torchparity.execute.cases import judge_case
-from torchparity.execute.isolated import Announce, answer
+from torchparity.compilers.engines import graph_backend
+from torchparity.compilers.recipe import SourceBackend
+from torchparity.judge.cases import judge_case
+from torchparity.judge.isolated import Announce, answer
 from torchparity.records import ProgressCallback, Verdict
 from torchparity.repro.bundle import read_bundle
-from torchparity.repro.case import SourceBackend
-from torchparity.repro.source import operation_name
-from torchparity.run.engines import graph_backend
+from torchparity.repro.names import operation_name
 
 JOB = "torchparity.diagnosis.steps:trial_job"
 
@@ -34,15 +34,15 @@ def trial_job(payload: dict[str, Any], announce: Announce) -> dict[str, Any]:
     """
     folder = Path(payload["folder"])
     case = read_bundle(folder)
-    recipe = case.recipe
+    request = case.request
     if payload.get("backend"):
-        recipe = replace(recipe, backend=payload["backend"], mode=None, options={})
+        request = replace(request, backend=payload["backend"], mode=None, options={})
     if payload.get("options") is not None:
-        recipe = replace(recipe, options=payload["options"])
+        request = replace(request, options=payload["options"])
     if payload.get("config"):
-        recipe = replace(recipe, config={**recipe.config, **payload["config"]})
+        request = replace(request, config={**request.config, **payload["config"]})
     if payload.get("eager"):
-        recipe = replace(recipe, backend=without(recipe.backend, set(payload["eager"]), recipe.options))
+        request = replace(request, backend=without(request.backend, set(payload["eager"]), request.options))
     disabled = {(stage, label, number) for stage, label, number in payload.get("disabled", ())}
     met = Written(Path(payload["steps"]))
 
@@ -53,7 +53,7 @@ def trial_job(payload: dict[str, Any], announce: Announce) -> dict[str, Any]:
             torchapi.inductor.traced_whole(payload.get("whole", ())),
             graphs,
         ):
-            return judge_case(replace(case, recipe=recipe), path=folder, progress=tell)
+            return judge_case(replace(case, request=request), path=folder, progress=tell)
 
     return answer(judge, announce)
 

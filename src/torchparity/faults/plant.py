@@ -148,7 +148,7 @@ def eligible(fault: Fault, node: Node) -> bool:
     operation = node.target
     if node.op != "call_function" or not isinstance(operation, OpOverload):
         return False
-    name = torchapi.base_name(operation).split("::")[-1]
+    name = torchapi.target_name(operation)
     if fault.operations != ANY:
         return name in fault.operations and is_tensor(node, integers=fault.integers)
     if operation.is_view or torchapi.is_random(operation) or not node.all_input_nodes:

@@ -59,7 +59,7 @@ class WrongStage:
         if self.stage != "decomposition":
             return None
         table = dict(torchapi.inductor.inductor_decompositions())
-        for target in [target for target in table if torchapi.inductor.plain_name(target) == self.operation]:
+        for target in [target for target in table if torchapi.target_name(target) == self.operation]:
             table[target] = self._scaled(table[target])
         return table
 
@@ -94,7 +94,7 @@ class WrongStage:
     def _edit(self, graph: Graph) -> None:
         multiply = torch.mul if self.stage == "pre_grad" else torch.ops.aten.mul.Tensor
         calls = [node for node in graph.nodes if node.op in ("call_function", "call_method")]
-        uses = [node for node in calls if torchapi.inductor.plain_name(node.target) == self.operation]
+        uses = [node for node in calls if torchapi.target_name(node.target) == self.operation]
         for place, node in enumerate(uses):
             if self.site is None or place == self.site:
                 users = list(node.users)

@@ -13,10 +13,12 @@ import torch
 from torch.fx import GraphModule, Node
 
 from torchparity.graphs.build import Build
-from torchparity.graphs.part import Part, Setting, placeholders
+from torchparity.graphs.part import Part, placeholders
 from torchparity.graphs.recording import Recording, copied_together, reached
 from torchparity.repro.fills import Fill
-from torchparity.repro.source import input_names, operation_name
+from torchparity.repro.names import input_names, operation_name
+from torchparity.repro.opening import Opened
+from torchparity.request import Request
 
 # What libraries compute. A kernel ends before it, so that among others it makes many small kernels of a large one.
 LIBRARY = re.compile(r"mm_?$|mv$|matmul$|einsum$|linear$|conv(?!ert)|attention")
@@ -86,7 +88,7 @@ class Extractor:
         *,
         gradients: bool = False,
         fills: Sequence[Fill] = (),
-        setting: Setting | None = None,
+        setting: Request | None = None,
         around: contextlib.AbstractContextManager[Any] | None = None,
     ) -> None:
         self.graph_module = graph_module
@@ -183,3 +185,16 @@ class Extractor:
     def part(self, keep: Iterable[Node], *, bypass: bool = True, only_sinks: bool = False) -> Part:
         """Return the graph of the kept nodes; its outputs were outputs, or are used by nobody that is left."""
         return Build(self, set(keep), bypass=bypass, only_sinks=only_sinks).part()
+
+
+def opened_graph(opened: Opened) -> Extractor:
+    """Return what makes parts of the graph of a case: run once here, under the conditions that it was captured under."""
+    case = opened.case
+    model, inputs, random = opened.make()
+    return Extractor(
+        opened.graph(model),
+        inputs,
+        gradients=case.request.gradients,
+        setting=case.request,
+        around=opened.conditions(random),
+    )

@@ -11,24 +11,10 @@ from typing import Any
 import torch
 from torch.fx import GraphModule, Node
 
+from torchparity.compilers.recipe import recipe_plain
 from torchparity.graphs.recording import COMPUTE, copied_together
 from torchparity.repro.fills import DATA, Fill, plain_dtype
-from torchparity.run.recipe import Recipe
-
-
-@dataclass(frozen=True, kw_only=True)
-class Setting:
-    """How a graph is compiled and run, as far as that can be made simpler."""
-
-    recipe: Recipe
-    backward: bool = False
-    autocast: tuple[str, str] | None = None
-
-    @property
-    def text(self) -> str:
-        """The setting as source; its length tells how much there is to it."""
-        return f"{self.recipe.to_source()}{'backward' if self.backward else ''}{self.autocast or ''}"
-
+from torchparity.request import Request
 
 Size = tuple[int, int, int, int, int]
 
@@ -41,7 +27,7 @@ class Part:
     inputs: tuple[Any, ...]
     compute_nodes: int
     fills: tuple[Fill, ...] = field(default=())
-    setting: Setting | None = None
+    setting: Request | None = None
 
     def fresh(self) -> Part:
         """Return a copy that may be changed."""
@@ -66,7 +52,7 @@ class Part:
         """The order of cases: nodes that count, inputs, elements, plainness of the values, length of the script."""
         inside = sum(node.op in COMPUTE for body in bodies_of(self.graph_module).values() for node in body.graph.nodes)
         inputs = len(self.inputs) + len(constants_of(self.graph_module))
-        tensors = [(self.fill_of(place), value) for place, value in enumerate(self.inputs) if is_tensor(value)]
+        tensors = [(self.fill_of(place), value) for place, value in enumerate(self.inputs) if isinstance(value, torch.Tensor)]
         tensors += [(DATA, value) for value in constants_of(self.graph_module).values()]
         values = sum(fill.rank + (not plain_dtype(value.dtype)) + 1 for fill, value in tensors)
         return self.compute_nodes + inside, inputs, self.elements, values, len(self.key)
@@ -84,12 +70,12 @@ class Part:
             else repr(value)
             for place, value in enumerate(self.inputs)
         ]
-        return "\n".join([*bodies, *inputs, self.setting.text if self.setting is not None else ""])
+        return "\n".join([*bodies, *inputs, setting_text(self.setting) if self.setting is not None else ""])
 
 
-def is_tensor(value: Any) -> bool:
-    """Tell whether an input is a tensor."""
-    return isinstance(value, torch.Tensor)
+def setting_text(request: Request) -> str:
+    """Return how a graph is compiled and run as text; its length tells how much there is to it."""
+    return f"{recipe_plain(request).to_source()}{'backward' if request.gradients else ''}{request.autocast or ''}"
 
 
 def bodies_of(graph_module: GraphModule) -> dict[str, GraphModule]:

@@ -152,7 +152,7 @@ def storages_of(value: Any) -> set[Any]:
 
 def version_of(value: Any) -> int:
     """Return how often the tensors of a value have been written to."""
-    return sum(leaf._version for leaf in torchapi.tree_leaves(value) if isinstance(leaf, torch.Tensor))
+    return sum(torchapi.version_of(leaf) for leaf in torchapi.tree_leaves(value) if isinstance(leaf, torch.Tensor))
 
 
 def copied_together(values: Sequence[Any]) -> tuple[Any, ...]:

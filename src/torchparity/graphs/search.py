@@ -8,14 +8,14 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
 
 T = TypeVar("T")
-# A question is the elements that stay, by their places.
-Question = tuple[int, ...]
+# The elements that stay, by their places.
+Kept = tuple[int, ...]
 
 
 class Unanswered(Exception):
     """A search has come to a question whose answer is not known yet."""
 
-    def __init__(self, question: Question) -> None:
+    def __init__(self, question: Kept) -> None:
         super().__init__(question)
         self.question = question
 
@@ -41,7 +41,7 @@ def _needed(background: list[T], added: list[T], candidates: list[T], fails: Cal
     return from_first + from_second
 
 
-def kept_of(count: int, answers: Mapping[Question, bool]) -> list[int]:
+def kept_of(count: int, answers: Mapping[Kept, bool]) -> list[int]:
     """Run the search over `count` elements with the answers there are; raise Unanswered where one is missing."""
 
     def fails(kept: list[int]) -> bool:
@@ -53,14 +53,14 @@ def kept_of(count: int, answers: Mapping[Question, bool]) -> list[int]:
     return [] if count == 0 or fails([]) else needed(range(count), fails)
 
 
-def foresee(count: int, answers: Mapping[Question, bool], width: int) -> list[Question]:
+def foresee(count: int, answers: Mapping[Kept, bool], width: int) -> list[Kept]:
     """Return the next question and those that will probably follow it, at most `width`; none where all is known.
 
     The search is a pure function of the answers, so it is run again under assumptions, the likeliest first.
     """
-    found: list[Question] = []
+    found: list[Kept] = []
     order = itertools.count()
-    assumptions: list[tuple[float, int, dict[Question, bool]]] = [(-1.0, next(order), {})]
+    assumptions: list[tuple[float, int, dict[Kept, bool]]] = [(-1.0, next(order), {})]
     while assumptions and len(found) < width:
         weight, _, assumed = heapq.heappop(assumptions)
         try:

@@ -16,18 +16,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from torchparity import torchapi
-from torchparity.execute.cases import load_case
-from torchparity.execute.processes import wait_or_kill
 from torchparity.graphs.part import Part
-from torchparity.minifier.signature import Signature
-from torchparity.records import Kind
+from torchparity.judge.script import write_script
+from torchparity.records import Kind, Signature
 from torchparity.repro.case import Case
-from torchparity.repro.plain import Plain, write_plain
-from torchparity.repro.script import write_script
 from torchparity.repro.source import SCRIPT
+from torchparity.workers.processes import wait_or_kill
 
 VERIFICATIONS = 3
-SECONDS = 300.0
+RUN_SECONDS = 300.0
 OUTPUT = 6000
 # How much nicer than this process a cold run is.
 GIVES_WAY = 10
@@ -53,7 +50,7 @@ class ColdRun:
         return self.exit_code == 1 and "AssertionError" in self.output
 
 
-def run_cold(script: Path, cache: str, started: list[subprocess.Popen[bytes]], *, seconds: float = SECONDS) -> ColdRun:
+def run_cold(script: Path, cache: str, started: list[subprocess.Popen[bytes]], *, seconds: float = RUN_SECONDS) -> ColdRun:
     """Run a script in a fresh process that compiles for itself.
 
     What a compiler finds out about the machine (vector instructions) it may find in a folder that is not the user's:
@@ -89,40 +86,16 @@ class Delivered:
 
 
 def deliver(
-    case: Case, folder: Path, signature: Signature, *, tolerance: float | None, probes: Path | None = None
+    case: Case, folder: Path, signature: Signature, scripts: Iterable[str], *, probes: Path | None = None
 ) -> Delivered:
     """Write `repro.py`: plain where a plain script shows the failure, else that of the bundle; run it three times."""
-    for text in dict.fromkeys(plain_scripts(case, signature, tolerance)):
+    for text in scripts:
         (folder / SCRIPT).write_text(text, encoding="utf-8")
         delivered = verified(folder / SCRIPT, text, signature, plain=True, probes=probes)
         if delivered.reproduced[0] == VERIFICATIONS:
             return delivered
     (folder / SCRIPT).unlink(missing_ok=True)
     return verified(folder / "case" / SCRIPT, write_script(case), signature, plain=False, probes=probes)
-
-
-def plain_scripts(case: Case, signature: Signature, tolerance: float | None) -> Iterable[str]:
-    """Yield the plain scripts of a case: with the usual tolerance, then with the oracle's."""
-    if case.files:
-        return
-    loaded = load_case(case)
-    model, inputs, _ = loaded.make()
-    graph_module = loaded.graph_of(model)
-    for allowed in (None, tolerance):
-        text = write_plain(
-            Plain(
-                graph_module=graph_module,
-                inputs=inputs,
-                recipe=case.recipe,
-                kind=signature.kind,
-                backward=case.backward,
-                autocast=case.autocast,
-                tolerance=allowed,
-                environment=case.environment,
-            )
-        )
-        if text is not None:
-            yield text
 
 
 def verified(script: Path, text: str, signature: Signature, *, plain: bool, probes: Path | None) -> Delivered:

@@ -1,58 +1,64 @@
-"""Minify a case: every question is a bundle, judged by the oracle in a worker of its own."""
+"""Minify a case: the search runs in a worker, asks here, and is begun again where it dies; then the script is verified."""
 
 from __future__ import annotations
 
 import contextlib
-import dataclasses
-import functools
 import shlex
 import shutil
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-import torch
-
-from torchparity.errors import ParityError, UsageError
-from torchparity.execute.environment import environment
-from torchparity.execute.isolated import run_bundle
-from torchparity.execute.outcome import Limits
-from torchparity.execute.pool import Pool, default_workers
-from torchparity.execute.processes import wait_or_kill
-from torchparity.minifier.chase import Budget, BudgetSpent, Chase, Judge, Listener
-from torchparity.minifier.delivery import VERIFICATIONS, Delivered, deliver, nearest
-from torchparity.minifier.gate import Gate
+from torchparity.errors import ParityError, ResourceError, UsageError, error_from
+from torchparity.judge.isolated import BUNDLE_JOB, describe, verdict_of
+from torchparity.judge.script import write_bundle, write_script
+from torchparity.minifier.answers import Answer, answer_of
+from torchparity.minifier.delivery import VERIFICATIONS, Delivered, deliver
 from torchparity.minifier.log import NAME, Log, resumed
-from torchparity.minifier.reduction import reduce_part
-from torchparity.minifier.signature import Answer, Signature, answer_of
-from torchparity.minifier.suspects import suspects
-from torchparity.records import Verdict
-from torchparity.repro.bundle import read_bundle, write_bundle
+from torchparity.minifier.questions import Asked, Budget, BudgetSpent
+from torchparity.minifier.searcher import FOUND, PASSING, QUERIES, SEARCH_JOB, START
+from torchparity.minifier.trials import NAME as TRYING
+from torchparity.minifier.trials import fatal_key
+from torchparity.records import VALUES, Signature, Verdict
+from torchparity.records.wire import plain_data, record_from
+from torchparity.repro.bundle import read_bundle
 from torchparity.repro.case import Case
-from torchparity.repro.script import write_script
+from torchparity.workers.desk import Desk, Reply
+from torchparity.workers.outcome import Ending, Limits, Outcome
+from torchparity.workers.pool import Pool
+from torchparity.workers.processes import wait_or_kill
 
-SECONDS = 300.0
+QUERY_SECONDS = 300.0
 CHECK = Signature(kind="check")
 INTERESTING, NOT_INTERESTING = 0, 1
 # What is handed over where the user ends it first: the case is there, its script was not run.
 NOT_RUN = Delivered(text="", plain=False, output="", reproduced=(0, 0))
+# A search that dies is begun again so often; it has its own limit of time besides.
+DEATHS = 40
+SEARCH_SECONDS = 7 * 24 * 3600.0
+# So long a search may take to write down what it has when it is told to stop.
+STOP_SECONDS = 30.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class Minified(Case):
+class Minified:
     """The smallest case found: verified, with the script to hand over and everything that finding it took.
 
     `reproduced` counts the cold processes in which the script failed as it should. `others` are cases that fail in
     another way, `passing` is the nearest one that does not fail. `complete` is False where the budget or the user
-    ended the search.
+    ended the search. `unanswered` questions had no answer; nothing rests on them.
     """
 
+    case: Case
+    folder: Path | None = None
     reproduced: tuple[int, int] = (0, VERIFICATIONS)
     queries: int = 0
+    unanswered: int = 0
     seconds: float = 0.0
     complete: bool = True
     script: str = ""
@@ -65,186 +71,263 @@ class Minified(Case):
     started_from: Mapping[str, Any] = field(default_factory=dict)
 
     @property
-    def case(self) -> Case:
-        """The case alone."""
-        names = [entry.name for entry in dataclasses.fields(Case)]
-        return Case(**{name: getattr(self, name) for name in names})
+    def compute_nodes(self) -> int:
+        """How many operations are left."""
+        return self.case.compute_nodes
+
+    @property
+    def signature(self) -> Signature:
+        """How it fails."""
+        assert self.case.signature is not None
+        return self.case.signature
 
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """What a minification asks, and how; the log remembers it."""
+    """What a minification asks, and how; the log remembers it.
+
+    `free` workers looked for the culprit at the start: all, unless one had to ask how the case fails. Who goes on with
+    other workers asks the same questions.
+    """
 
     check: str | None = None
-    limits: Limits = field(default_factory=lambda: Limits(seconds=SECONDS))
-    # A pool to ask in, and what is already known of the case; where there are any.
-    pool: Pool | None = None
-    verdict: Verdict | None = None
-    # How many workers looked for the culprit at the start: all, unless one had to ask how the case fails. Who goes on
-    # with other workers asks the same questions.
-    free: int | None = None
+    limits: Limits = field(default_factory=lambda: Limits(seconds=QUERY_SECONDS))
+    free: int = 1
 
     def facts(self) -> dict[str, Any]:
         """Return the job as plain data."""
-        return {
-            "check": self.check,
-            "seconds": self.limits.seconds,
-            "memory": self.limits.memory,
-            "free": self.free,
-        }
+        return {"check": self.check, "seconds": self.limits.seconds, "memory": self.limits.memory, "free": self.free}
 
     @classmethod
     def from_facts(cls, facts: Mapping[str, Any]) -> Job:
         """Return the job that a log remembers."""
         limits = Limits(seconds=facts["seconds"], memory=facts["memory"])
-        return cls(check=facts["check"], limits=limits, free=facts.get("free"))
-
-    def width(self, workers: int | None) -> int:
-        """Return how many questions are asked at once."""
-        return workers or (self.pool.workers if self.pool is not None else default_workers())
+        return cls(check=facts["check"], limits=limits, free=facts["free"])
 
 
 def start_minify(
-    case: Case, job: Job, *, out: Path | None, budget: Budget, workers: int | None, listen: Listener | None
+    case: Case,
+    job: Job,
+    pool: Pool,
+    *,
+    out: Path | None,
+    budget: Budget,
+    width: int,
+    listen: Callable[[Asked], None] | None,
+    verdict: Verdict | None = None,
+    found: Callable[[Path], None] | None = None,
 ) -> Minified:
-    """Make a case small in a folder of its own."""
+    """Make a case small in a folder of its own; `verdict` is what is known of it already.
+
+    `found` hears of the small case as soon as its bundle is there, before its script is verified.
+    """
     with folder_for(out) as folder:
         if (folder / NAME).exists() and (folder / NAME).stat().st_size:
             raise UsageError(
                 f"{folder} holds a minification already", hint=f"go on with `--resume {folder}`, or name another folder"
             )
-        write_bundle(case, folder / "start")
-        known = job.verdict is not None or bool((case.signature or {}).get("kind"))
-        job = replace(job, free=max(1, job.width(workers) - (not known)))
+        write_bundle(case, folder / START)
+        known = verdict is not None or case.signature is not None
+        job = replace(job, free=max(1, width - (not known)))
         log = Log(folder / NAME)
         log.write("start", case=case.digest, **job.facts())
+        pursuit = Pursuit(case, job, folder, log, pool, budget=budget, width=width, listen=listen, found=found)
         try:
-            return run_job(case, job, folder, log, budget=budget, workers=workers, listen=listen)
+            return pursuit.run(answer_of(verdict) if verdict is not None else None)
         except ParityError:
-            if not (folder / "case").exists():  # Nothing was found, so nothing is left behind.
-                for name in ("start", "queries"):
+            if not (folder / FOUND).exists():  # Nothing was found, so nothing is left behind.
+                for name in (START, QUERIES):
                     shutil.rmtree(folder / name, ignore_errors=True)
-                (folder / NAME).unlink()
+                for name in (NAME, TRYING):
+                    (folder / name).unlink(missing_ok=True)
             raise
 
 
-def continue_minify(folder: Path, *, budget: Budget, workers: int | None, listen: Listener | None) -> Minified:
+def continue_minify(
+    folder: Path, pool: Pool, *, budget: Budget, width: int, listen: Callable[[Asked], None] | None
+) -> Minified:
     """Go on where a minification was stopped: what the log answers is not asked again."""
     log = resumed(folder)
-    for leftover in folder.glob(".*"):
-        shutil.rmtree(leftover, ignore_errors=True)
-    shutil.rmtree(folder / "queries", ignore_errors=True)
-    case = read_bundle(folder / "start")
+    (folder / TRYING).unlink(missing_ok=True)
+    for name in (START, FOUND, PASSING):
+        for leftover in folder.glob(f".{name}.*"):
+            shutil.rmtree(leftover, ignore_errors=True)
+    shutil.rmtree(folder / QUERIES, ignore_errors=True)
+    case = read_bundle(folder / START)
     job = Job.from_facts(log.header)
-    return run_job(case, job, folder, log, budget=budget, workers=workers, listen=listen)
+    return Pursuit(case, job, folder, log, pool, budget=budget, width=width, listen=listen).run(None)
 
 
-def run_job(
-    case: Case,
-    job: Job,
-    folder: Path,
-    log: Log,
-    *,
-    budget: Budget,
-    workers: int | None,
-    listen: Listener | None,
-) -> Minified:
-    """Chase the failure, and hand over what was found, however far that was."""
-    began = time.monotonic()
-    width = job.width(workers)
-    with judging(job, width) as (judge, pool):
-        chase = Chase(
-            case,
-            judge,
-            folder=folder / "queries",
-            log=log,
-            width=width,
-            budget=budget,
-            listen=listen,
-            looks_inside=job.check is None,
-            free=job.free,
-        )
+class Pursuit:
+    """One minification as its caller sees it: answers the search's questions, begins it again, verifies the end."""
+
+    def __init__(
+        self,
+        case: Case,
+        job: Job,
+        folder: Path,
+        log: Log,
+        pool: Pool,
+        *,
+        budget: Budget,
+        width: int,
+        listen: Callable[[Asked], None] | None,
+        found: Callable[[Path], None] | None = None,
+    ) -> None:
+        self.found = found
+        self.case, self.job, self.folder, self.log, self.pool = case, job, folder, log, pool
+        self.budget, self.width, self.listen = budget, width, listen
+        self.began = time.monotonic()
+        self.pending: dict[str, Future[Answer]] = {}
+        self.commands = ThreadPoolExecutor(max_workers=width)
+
+    def run(self, known: Answer | None) -> Minified:
+        """Search, verify, and search again where it turns out that another failure was followed than the case's."""
         try:
-            chase.start(answer_of(job.verdict) if job.verdict is not None else None)
-            gate, complete, interrupted = searched(chase)
-            hand_over = functools.partial(
-                handed_over,
-                chase,
-                folder=folder,
-                check=job.check is not None,
-                probes=pool.probes if pool is not None else None,
-            )
-            result = hand_over(gate, interrupted=interrupted)
-            if complete and chase.astray():
-                gate, complete, interrupted = searched(chase)
-                result = hand_over(gate, interrupted=interrupted)
+            with Desk(self.answer) as desk:
+                found = self.searched(desk, known)
+                result = self.handed_over(found)
+                if found["complete"] and found["believed"] is not None and self.astray(found["believed"]):
+                    found = self.searched(desk, None)
+                    result = self.handed_over(found)
         finally:
-            chase.close()
-    chase.end(wait=job.pool is None)
-    log.write("ended", complete=complete, reproduced=list(result.reproduced))
-    shutil.rmtree(folder / "queries", ignore_errors=True)
-    return replace(result, complete=complete, seconds=time.monotonic() - began)
+            self.commands.shutdown(wait=False, cancel_futures=True)
+        self.log.write("ended", complete=found["complete"], reproduced=list(result.reproduced))
+        shutil.rmtree(self.folder / QUERIES, ignore_errors=True)
+        (self.folder / TRYING).unlink(missing_ok=True)
+        seconds = time.monotonic() - self.began
+        return replace(result, complete=found["complete"], seconds=seconds, log=tuple(self.log.entries()))
 
+    # --- the search ------------------------------------------------------------------------------------
 
-def searched(chase: Chase) -> tuple[Gate, bool, bool]:
-    """Reduce as far as it goes; tell whether that was to the end, and whether the user stopped it."""
-    gate = Gate(chase)
-    try:
-        reduce_part(gate, chase.extractor, functools.partial(suspects, chase))
-    except (BudgetSpent, KeyboardInterrupt) as stopped:
-        if gate.best is None:
-            raise
-        chase.close()
-        return gate, False, isinstance(stopped, KeyboardInterrupt)
-    return gate, True, False
+    def searched(self, desk: Desk, known: Answer | None) -> dict[str, Any]:
+        """Have a worker search; where it dies at something that it tried, note that, and begin again."""
+        for _ in range(DEATHS):
+            outcome = self.asked(desk, known)
+            if outcome.ending is Ending.RETURNED:
+                return self.understood(outcome.value)
+            fatal = fatal_key(self.folder)
+            if not fatal:
+                raise ResourceError(
+                    f"the search for a smaller case of {self.case.name} {describe(outcome)}",
+                    hint=f"what was found is in {self.folder}; please report this with its log",
+                )
+            self.log.write("fatal", key=fatal, how=describe(outcome))
+            self.log.fatal.add(fatal)
+        raise ResourceError(f"the search died {DEATHS} times", hint=f"what was found is in {self.folder}")
 
-
-def handed_over(
-    chase: Chase, gate: Gate, *, folder: Path, check: bool, interrupted: bool, probes: Path | None
-) -> Minified:
-    """Write what was found: the case with its failure, the script, the nearest case that passes, the other failures."""
-    signature = chase.signature
-    assert signature is not None
-    started = chase.case
-    small = replace(
-        chase.case_of(gate.current),
-        signature={"kind": signature.kind, "error": signature.error, "summary": f"fails: {signature.text}"},
-        environment={**started.environment, **environment(device_of(started))},
-    )
-    write_bundle(small, folder / "case")
-    passing = nearest(gate.passing, gate.current)
-    passing_case = chase.case_of(passing) if passing is not None else None
-    if passing_case is not None:
-        write_bundle(passing_case, folder / "passing")
-    if interrupted:
-        delivered = NOT_RUN
-    elif check:
-        again = sum(chase.shows(chase.judge(folder / "case")) for _ in range(VERIFICATIONS))
-        delivered = Delivered(text=write_script(small), plain=False, output="", reproduced=(again, VERIFICATIONS))
-    else:
+    def asked(self, desk: Desk, known: Answer | None) -> Outcome:
+        """Run one search to its end; Ctrl-C lets it write down what it has."""
+        spent = time.monotonic() - self.began
+        seconds = None if self.budget.seconds is None else max(0.0, self.budget.seconds - spent)
+        payload = {
+            "folder": str(self.folder.resolve()),
+            "desk": desk.address,
+            "seconds": self.job.limits.seconds,
+            "width": self.width,
+            "free": self.job.free,
+            "known": plain_data(known),
+            "looks_inside": self.job.check is None,
+            "budget_seconds": seconds,
+            "budget_queries": self.budget.queries,
+        }
+        running = self.pool.submit(SEARCH_JOB, payload, limits=Limits(seconds=SEARCH_SECONDS), aside=True)
         try:
-            delivered = deliver(small, folder, signature, tolerance=chase.best_answer.tolerance, probes=probes)
+            return running.result()
         except KeyboardInterrupt:
+            desk.stop()
+            return running.result(timeout=STOP_SECONDS)
+
+    def understood(self, found: Mapping[str, Any]) -> dict[str, Any]:
+        """Return what a search found, or raise what it ended with."""
+        if "error" in found:
+            raise error_from(found["error"])
+        if "spent" in found:
+            raise BudgetSpent
+        if "signature" not in found:
+            raise KeyboardInterrupt
+        return dict(found)
+
+    def answer(self, question: Mapping[str, Any], reply: Reply) -> None:
+        """Judge a bundle for the search, and write the answer down before anybody hears it."""
+        if "judge" not in question:
+            if self.listen is not None:
+                self.listen(Asked(**question["asked"]))
+            reply({})
+            return
+        key, path = question["key"], Path(question["judge"])
+        self.pending[key] = done = Future[Answer]()
+
+        def heard(answer: Answer) -> None:
+            self.log.write("answered", query=question["query"], key=key, answer=plain_data(answer))
+            self.log.answers[key] = answer
+            done.set_result(answer)
+            reply(plain_data(answer))
+
+        if self.job.check is not None:
+            command = self.job.check
+            self.commands.submit(lambda: heard(run_check(command, path, self.job.limits)))
+            return
+        backend = self.case.recipe.backend_name()
+        asked = self.pool.submit(BUNDLE_JOB, {"folder": str(path)}, limits=self.job.limits)
+        asked.add_done_callback(lambda future: heard(judged(future.result(), self.case.name, backend)))
+
+    def astray(self, key: str) -> bool:
+        """Wait for the whole case; tell whether its failure is another one than what was followed meanwhile."""
+        answer = self.log.answers.get(key) or self.pending[key].result()
+        if not answer.signatures:
+            raise UsageError(
+                f"{self.case.name} does not fail here: {answer.word}",
+                hint="`torchparity run` shows the verdict; there is nothing to make smaller",
+            )
+        return answer.signatures[0].kind not in VALUES
+
+    # --- the end ---------------------------------------------------------------------------------------
+
+    def handed_over(self, found: Mapping[str, Any]) -> Minified:
+        """Verify the script of what was found; return all that there is to hand over."""
+        small = read_bundle(self.folder / FOUND)
+        if self.found is not None and not found["interrupted"]:
+            self.found(self.folder / FOUND)
+        signature = record_from(Signature, found["signature"])
+        if found["interrupted"]:
             delivered = NOT_RUN
-    return Minified(
-        **{entry.name: getattr(small, entry.name) for entry in dataclasses.fields(Case)},
-        reproduced=delivered.reproduced,
-        queries=chase.queries,
-        script=delivered.text,
-        script_output=delivered.output,
-        script_is_plain=delivered.plain,
-        title=delivered.text.split("\n", 1)[0].strip('"') if delivered.plain else "",
-        log=tuple(chase.log.entries()),
-        passing=passing_case,
-        others={path.name: read_bundle(path) for path in sorted(chase.others.glob("*"))},
-        started_from={"name": started.name, "operations": started.compute_nodes, "inputs": len(started.inputs)},
-    )
+        elif self.job.check is not None:
+            answers = [run_check(self.job.check, self.folder / FOUND, self.job.limits) for _ in range(VERIFICATIONS)]
+            again = sum(signature in answer.signatures for answer in answers)
+            delivered = Delivered(text=write_script(small), plain=False, output="", reproduced=(again, VERIFICATIONS))
+        else:
+            try:
+                delivered = deliver(small, self.folder, signature, found["scripts"], probes=self.pool.probes)
+            except KeyboardInterrupt:
+                delivered = NOT_RUN
+        passing, others = self.folder / PASSING, self.folder / "others"
+        return Minified(
+            case=small,
+            folder=self.folder,
+            reproduced=delivered.reproduced,
+            queries=found["queries"],
+            unanswered=found["unanswered"],
+            script=delivered.text,
+            script_output=delivered.output,
+            script_is_plain=delivered.plain,
+            title=delivered.text.split("\n", 1)[0].strip('"') if delivered.plain else "",
+            passing=read_bundle(passing) if passing.is_dir() else None,
+            others={path.name: read_bundle(path) for path in sorted(others.glob("[!.]*"))},
+            started_from={
+                "name": self.case.name,
+                "operations": self.case.compute_nodes,
+                "inputs": len(self.case.inputs),
+            },
+        )
 
 
-def device_of(case: Case) -> torch.device:
-    """Return the device that a case runs on: the first that is not the CPU."""
-    others = [storage.device for storage in case.storages if storage.device != "cpu"]
-    return torch.device(others[0] if others else "cpu")
+def judged(outcome: Outcome, subject: str, backend: str) -> Answer:
+    """Return what a worker's answer says about a part; an error of ours is no answer."""
+    try:
+        return answer_of(verdict_of(outcome, subject=subject, backend=backend))
+    except ParityError:
+        return Answer()
 
 
 @contextlib.contextmanager
@@ -257,23 +340,12 @@ def folder_for(out: str | Path | None) -> Iterator[Path]:
     folder = Path(out)
     # A kill right at the beginning leaves the first case, whole or in part.
     strange = folder.is_file() or any(
-        entry.name not in ("start", NAME) and not entry.name.startswith(".start.") for entry in folder.glob("*")
+        entry.name not in (START, NAME) and not entry.name.startswith(f".{START}.") for entry in folder.glob("*")
     )
     if strange and not (folder / NAME).exists():
         raise UsageError(f"{folder} is not empty", hint="name another folder; this one would be written over")
     folder.mkdir(parents=True, exist_ok=True)
     yield folder
-
-
-@contextlib.contextmanager
-def judging(job: Job, width: int) -> Iterator[tuple[Judge, Pool | None]]:
-    """Yield what answers about a bundle: the oracle in workers, and these; or the user's own command."""
-    command = job.check
-    if command is not None:
-        yield lambda path: run_check(command, path, job.limits), None
-        return
-    with contextlib.nullcontext(job.pool) if job.pool is not None else Pool(workers=width) as pool:
-        yield lambda path: answer_of(run_bundle(path, pool=pool, limits=job.limits)), pool
 
 
 def run_check(command: str, path: Path, limits: Limits) -> Answer:

@@ -13,6 +13,7 @@ from torch.fx import GraphModule, Node
 from torchparity.graphs.part import Part, bodies_of, placeholders
 from torchparity.graphs.recording import COMPUTE, Recording
 from torchparity.minifier.gate import Gate
+from torchparity.minifier.trials import tried
 from torchparity.repro.fills import DATA, Fill
 
 Edit = Callable[[Part], Part | None]
@@ -62,9 +63,11 @@ def rebuilt(
 
 def runs_alike(part: Part, before: Part) -> Part | None:
     """Return a part whose graph the model still takes (or refuses) as it did before, with fresh metadata; else None."""
-    recording = Recording(part.graph_module, part.inputs)
+    recording = recorded(part)
+    if recording is None:
+        return None
     refused = recording.raised is not None
-    if refused and Recording(before.graph_module, before.inputs).raised is None:
+    if refused and getattr(recorded(before), "raised", None) is None:
         return None
     for node, result in recording.results.items():
         node.meta = {name: value for name, value in node.meta.items() if name not in ("val", "example_value")}
@@ -75,6 +78,11 @@ def runs_alike(part: Part, before: Part) -> Part | None:
             node.meta.pop("val", None)
             node.meta.pop("example_value", None)
     return part
+
+
+def recorded(part: Part) -> Recording | None:
+    """Run a part eagerly; None where that is known to take the process along."""
+    return tried(part.key, lambda: Recording(part.graph_module, part.inputs))
 
 
 def refill(part: Part, place: int, value: torch.Tensor, fill: Fill = DATA) -> Part:

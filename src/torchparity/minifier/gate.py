@@ -10,7 +10,8 @@ from typing import Any, Protocol, TypeVar
 from torch.fx import GraphModule
 
 from torchparity.graphs.part import Part
-from torchparity.graphs.search import Question, Unanswered, foresee, kept_of
+from torchparity.graphs.search import Kept, Unanswered, foresee, kept_of
+from torchparity.judge.reading import Reading
 
 T = TypeVar("T")
 Predicate = Callable[[GraphModule, list[Any]], bool]
@@ -20,12 +21,12 @@ PASSING_NODES = 60
 
 
 class Asker(Protocol):
-    """Answers whether parts fail, several at once."""
+    """Answers whether parts fail, several at once; the failure that it knows never changes."""
 
     width: int
 
-    def ask(self, part: Part) -> Future[bool | None]:
-        """Ask whether a part fails as it should; None is no answer."""
+    def ask(self, part: Part) -> Future[Reading]:
+        """Ask whether a part fails as it should."""
 
     def adopt(self, part: Part) -> None:
         """Hear of a new smallest part."""
@@ -42,11 +43,12 @@ class Direct:
     def __init__(self, predicate: Predicate) -> None:
         self.predicate = predicate
 
-    def ask(self, part: Part) -> Future[bool | None]:
+    def ask(self, part: Part) -> Future[Reading]:
         """Call the predicate with copies, which it may change."""
         fresh = part.fresh()
-        answer: Future[bool | None] = Future()
-        answer.set_result(bool(self.predicate(fresh.graph_module, list(fresh.inputs))))
+        answer: Future[Reading] = Future()
+        fails = bool(self.predicate(fresh.graph_module, list(fresh.inputs)))
+        answer.set_result(Reading.FAILS if fails else Reading.PASSES)
         return answer
 
     def adopt(self, part: Part) -> None:
@@ -63,15 +65,22 @@ class Gate:
         self.asker = asker
         self.best: Part | None = None
         self.queries = 0
+        self.unanswered = 0
         self.passing: collections.deque[Part] = collections.deque(maxlen=PASSING)
         self._passed: set[str] = set()
-        self._answers: dict[str, Future[bool | None]] = {}
+        self._answers: dict[str, Future[Reading]] = {}
 
     @property
     def current(self) -> Part:
         """The smallest part that fails, once there is one."""
         assert self.best is not None
         return self.best
+
+    def follow(self, asker: Asker) -> None:
+        """Ask somebody else from now on, who knows another failure; only as long as nothing has been found."""
+        assert self.best is None
+        self.asker = asker
+        self._answers.clear()
 
     def annotate(self, part: Part) -> None:
         """Know more of the best part than before; it is the same one, and fails."""
@@ -80,20 +89,21 @@ class Gate:
 
     def fails(self, part: Part) -> bool:
         """Ask whether a part fails, once; adopt it where it does and is smaller than the best so far."""
-        failed = self._begin(part).result()
-        if failed and (self.best is None or part.size < self.best.size):
+        reading = self._begin(part).result()
+        self.unanswered += reading is Reading.NO_ANSWER
+        if reading is Reading.FAILS and (self.best is None or part.size < self.best.size):
             self.best = part
             self.asker.adopt(part)
-        if failed is False and part.key not in self._passed and part.compute_nodes <= PASSING_NODES:
+        if reading is Reading.PASSES and part.key not in self._passed and part.compute_nodes <= PASSING_NODES:
             self._passed.add(part.key)
             self.passing.append(part)
-        return bool(failed)
+        return reading is Reading.FAILS
 
     def ahead(self, part: Part) -> None:
         """Ask what will probably be asked next; nobody waits for the answer."""
         self._begin(part)
 
-    def _begin(self, part: Part) -> Future[bool | None]:
+    def _begin(self, part: Part) -> Future[Reading]:
         if part.key not in self._answers:
             self.queries += 1
             self._answers[part.key] = self.asker.ask(part)
@@ -105,8 +115,8 @@ class Gate:
         `part_of(kept)` makes the part in which only these candidates stay; None is a part that cannot be. All of
         them together must be known to fail.
         """
-        answers: dict[Question, bool] = {tuple(range(len(candidates))): True}
-        parts: dict[Question, Part | None] = {}
+        answers: dict[Kept, bool] = {tuple(range(len(candidates))): True}
+        parts: dict[Kept, Part | None] = {}
         while True:
             try:
                 return [candidates[place] for place in kept_of(len(candidates), answers)]

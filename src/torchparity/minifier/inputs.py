@@ -174,7 +174,7 @@ def contiguous(part: Part, *, name: str) -> Part | None:
 def without_gradient(part: Part, *, name: str) -> Part | None:
     """Return a part in which one input wants no gradient."""
     place = place_of(part, name)
-    if place is None or (part.setting is not None and part.setting.backward and gradients_wanted(part) < 2):
+    if place is None or (part.setting is not None and part.setting.gradients and gradients_wanted(part) < 2):
         return None
     return refill(part, place, part.inputs[place].detach().clone(), part.fill_of(place))
 
@@ -186,7 +186,7 @@ def gradients_wanted(part: Part) -> int:
 
 def without_backward(part: Part) -> Part | None:
     """Return a part of which only the forward pass is looked at."""
-    if part.setting is None or not part.setting.backward:
+    if part.setting is None or not part.setting.gradients:
         return None
     inputs = tuple(value.detach().clone() if isinstance(value, torch.Tensor) else value for value in part.inputs)
     return replace(part, inputs=inputs, setting=replace(part.setting, backward=False))

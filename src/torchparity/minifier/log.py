@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import os
 import threading
@@ -11,8 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from torchparity.errors import UsageError
-from torchparity.minifier.signature import Answer, Signature
+from torchparity.minifier.answers import Answer
 from torchparity.records import Query
+from torchparity.records.wire import record_from
 
 NAME = "log.jsonl"
 
@@ -24,6 +24,8 @@ class Log:
         self.path = path
         self.answers: dict[str, Answer] = {}
         self.header: dict[str, Any] = {}
+        # What took the process of the search along when it was run eagerly.
+        self.fatal: set[str] = set()
         self.asked = 0
         self._lock = threading.Lock()
         if path.exists():
@@ -40,7 +42,9 @@ class Log:
             elif entry["event"] == "asked":
                 self.asked = max(self.asked, entry["query"])
             elif entry["event"] == "answered":
-                self.answers[entry["key"]] = answer_from(entry["answer"])
+                self.answers[entry["key"]] = record_from(Answer, entry["answer"])
+            elif entry["event"] == "fatal":
+                self.fatal.add(entry["key"])
         return whole
 
     def write(self, event: str, **facts: Any) -> None:
@@ -52,24 +56,6 @@ class Log:
     def entries(self) -> list[dict[str, Any]]:
         """Return every line."""
         return [json.loads(line) for line in self.path.read_text(encoding="utf-8").splitlines()]
-
-
-def answer_to(answer: Answer) -> dict[str, Any]:
-    """Return an answer as plain data."""
-    return dataclasses.asdict(answer)
-
-
-def answer_from(facts: Mapping[str, Any]) -> Answer:
-    """Return the answer that was written."""
-    return Answer(
-        signatures=tuple(Signature(**entry) for entry in facts["signatures"]),
-        same=facts["same"],
-        wrong=tuple((path, kind) for path, kind in facts["wrong"]),
-        clue=facts["clue"],
-        repeats=(facts["repeats"][0], facts["repeats"][1]),
-        tolerance=facts["tolerance"],
-        seconds=facts["seconds"],
-    )
 
 
 def curve_of(entries: Iterable[Mapping[str, Any]]) -> tuple[Query, ...]:

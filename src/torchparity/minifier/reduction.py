@@ -12,10 +12,19 @@ from torchparity.errors import UsageError
 from torchparity.graphs.extract import Extractor
 from torchparity.graphs.part import Part
 from torchparity.minifier.bodies import reduce_bodies
-from torchparity.minifier.gate import Direct, Gate, Predicate
+from torchparity.minifier.gate import Asker, Direct, Gate, Predicate
 from torchparity.minifier.simplify import plainest, simplify
+from torchparity.minifier.trials import tried
 
-Suspects = Callable[[Extractor], Iterable[Sequence[Node]]]
+
+@dataclass(frozen=True, kw_only=True)
+class Suspicion:
+    """Nodes that may be to blame, and who asks whether they fail as they should."""
+
+    nodes: Sequence[Node]
+    asker: Asker
+
+
 # The passes are run again as long as they find something, and no more often than this.
 ROUNDS = 5
 # So many nodes are left out one by one; more are halved first.
@@ -58,11 +67,18 @@ def reduce_graph(
     )
 
 
-def reduce_part(gate: Gate, extractor: Extractor, suspects: Suspects | None = None) -> None:
-    """Run every pass until none of them finds anything."""
+def reduce_part(
+    gate: Gate,
+    extractor: Extractor,
+    suspicions: Iterable[Suspicion] = (),
+    otherwise: Callable[[], Asker] | None = None,
+) -> None:
+    """Run every pass until none of them finds anything; without a suspect, `otherwise` asks about the whole."""
     gate.asker.expect("nodes", 2 * len(extractor.compute).bit_length() + PASSES)
-    kept = jump(extractor, gate, suspects)
+    kept = jump(extractor, gate, suspicions)
     if not kept:
+        if otherwise is not None:
+            gate.follow(otherwise())
         if not gate.fails(extractor.whole()):
             hint = "`fails` must return True for the graph to reduce"
             raise UsageError("the graph does not fail as it is", hint=hint)
@@ -77,9 +93,11 @@ def reduce_part(gate: Gate, extractor: Extractor, suspects: Suspects | None = No
         fewer_nodes(gate)
 
 
-def jump(extractor: Extractor, gate: Gate, suspects: Suspects | None) -> list[Node]:
+def jump(extractor: Extractor, gate: Gate, suspicions: Iterable[Suspicion]) -> list[Node]:
     """Try small neighbourhoods of the suspects before any search. One query each, and one ahead for a single node."""
-    for nodes in suspects(extractor) if suspects is not None else ():
+    for suspicion in suspicions:
+        nodes = suspicion.nodes
+        gate.follow(suspicion.asker)
         part = extractor.part(nodes)
         if len(nodes) == 1 and gate.asker.width > 1:
             gate.ahead(part)
@@ -118,11 +136,17 @@ def drop_outputs(extractor: Extractor, gate: Gate, kept: list[Node]) -> None:
 def fewer_nodes(gate: Gate) -> None:
     """Try again to leave out nodes, now that the rest is simpler. At most two queries for each node that is left."""
     extractor = extractor_of(gate.current)
+    if extractor is None:
+        return
     drop_outputs(extractor, gate, again_without(extractor, gate, extractor.compute))
 
 
-def extractor_of(part: Part) -> Extractor:
-    """Return what makes parts of a part."""
+def extractor_of(part: Part) -> Extractor | None:
+    """Return what makes parts of a part; None where running it is known to take the process along."""
     setting = part.setting
-    backward = setting is not None and setting.backward
-    return Extractor(part.graph_module, part.inputs, gradients=backward, fills=part.fills, setting=setting)
+    backward = setting is not None and setting.gradients
+
+    def make() -> Extractor:
+        return Extractor(part.graph_module, part.inputs, gradients=backward, fills=part.fills, setting=setting)
+
+    return tried(f"parts of {part.key}", make)

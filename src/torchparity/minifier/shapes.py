@@ -160,7 +160,7 @@ def cut_input(value: Any, fill: Fill, changes: Sizes, *, limit: int | None) -> t
         return value, fill
     data = cut_data(value, fill, shape)
     if clamped and limit is not None:
-        data, fill = data.clamp(max=limit - 1), DATA  # What is negative often means nothing.
+        data, fill = data.clamp(max=limit - 1), DATA  # Negative ones stay: they often mean `no such element`.
     return laid_out(data, value).requires_grad_(value.requires_grad), fill
 
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import torch
 
-from torchparity.graphs.part import Part, Setting
+from torchparity.graphs.part import Part
 from torchparity.minifier.arguments import plain_arguments
 from torchparity.minifier.edits import Edit, applied, apply_edits
 from torchparity.minifier.gate import Gate
@@ -24,6 +25,7 @@ from torchparity.minifier.inputs import (
 )
 from torchparity.minifier.shapes import cut_all, shrink_shapes
 from torchparity.repro.fills import DATA, ONES, SEEDED, Fill, recognised
+from torchparity.request import PLAIN
 
 
 def simplify(gate: Gate) -> None:
@@ -101,32 +103,18 @@ def plain_setting(part: Part) -> list[Edit]:
     """Return an edit for everything that the compiler is told beyond its name."""
     if part.setting is None:
         return []
-    recipe = part.setting.recipe
-    edits: list[Edit] = [functools.partial(set_aside, option=name) for name in recipe.options]
-    edits += [functools.partial(set_aside, config=name) for name in recipe.config]
-    edits += [functools.partial(set_aside, plain=plain) for plain in ("mode", "dynamic", "fullgraph", "autocast")]
-    return edits
+    edits: list[Edit] = [
+        functools.partial(set_aside, name=name, key=key)
+        for name in ("options", "config")
+        for key in getattr(part.setting, name)
+    ]
+    return edits + [functools.partial(set_aside, name=name) for name in ("mode", "dynamic", "fullgraph", "autocast")]
 
 
-def set_aside(part: Part, *, option: str = "", config: str = "", plain: str = "") -> Part | None:
-    """Return a part compiled without one option, one configured value, or one argument of `torch.compile`."""
-    setting = part.setting
-    if setting is None:
+def set_aside(part: Part, *, name: str, key: str = "") -> Part | None:
+    """Return a part that is compiled and run without one thing that was asked for, or one entry of it."""
+    if part.setting is None:
         return None
-    made = replace(setting, autocast=None) if plain == "autocast" else without(setting, option, config, plain)
-    return replace(part, setting=made) if made != setting else None
-
-
-def without(setting: Setting, option: str, config_name: str, plain: str) -> Setting:
-    """Return a setting without one thing."""
-    recipe = setting.recipe
-    options = {name: value for name, value in recipe.options.items() if name != option}
-    config = {name: value for name, value in recipe.config.items() if name != config_name}
-    recipe = replace(recipe, options=options, config=config)
-    if plain == "mode":
-        recipe = replace(recipe, mode=None)
-    elif plain == "dynamic":
-        recipe = replace(recipe, dynamic=None)
-    elif plain == "fullgraph":
-        recipe = replace(recipe, fullgraph=False)
-    return replace(setting, recipe=recipe)
+    held: Any = getattr(part.setting, name)
+    left: Any = {word: value for word, value in held.items() if word != key} if key else getattr(PLAIN, name)
+    return replace(part, setting=replace(part.setting, **{name: left})) if left != held else None

@@ -18,10 +18,10 @@ from torch.fx import Node
 
 from torchparity.graphs.extract import Extractor
 from torchparity.graphs.recording import reached
-from torchparity.minifier.chase import Chase
-from torchparity.minifier.signature import VALUES, Signature
-from torchparity.records import Kind
-from torchparity.repro.source import operation_name
+from torchparity.minifier.questions import Following, Questions, Whole
+from torchparity.minifier.reduction import Suspicion
+from torchparity.records import VALUES, Kind, Signature
+from torchparity.repro.names import operation_name
 
 # Kinds of difference that make values wrong further on.
 ORIGINS = (Kind.DTYPE.value, Kind.SHAPE.value)
@@ -34,57 +34,57 @@ PIECE = 16
 WINDOW = 16
 
 
-def suspects(chase: Chase, extractor: Extractor) -> Iterator[Sequence[Node]]:
-    """Yield small sets of nodes that may be to blame, the likeliest first."""
+def suspicions(whole: Whole, free: int) -> Iterator[Suspicion]:
+    """Yield small sets of nodes that may be to blame, the likeliest first, each with the failure that is meant.
+
+    `free` workers look for what is wrong by itself while the whole case may still be asked about.
+    """
+    questions = whole.questions
+    extractor = questions.workshop.extractor
     raised = extractor.recording.raised
-    if not chase.settled:
-        if raised is None and chase.looks_inside and chase.expected in (None, *VALUES):
-            yield from alone(chase, extractor)
-        chase.settle()
-    pinned = chase.signature
-    assert pinned is not None
+    if raised is None and whole.looks_inside and whole.expected in (None, *VALUES):
+        yield from alone(questions, extractor, free)
+    follower = whole.follower()
+    kind = follower.signature.kind
     if raised is not None:
-        yield from neighbourhoods(extractor, [raised])
-    elif not chase.looks_inside:
+        yield from (Suspicion(nodes=nodes, asker=follower) for nodes in neighbourhoods(extractor, [raised]))
+    elif not whole.looks_inside:
         return
-    elif pinned.kind in (Kind.RAISES.value, Kind.CRASHES.value):
-        for node in named_nodes(extractor, chase.inquire(chase.whole).result().clue):
-            yield [node]
-    elif in_gradients(chase):
-        yield from neighbourhoods(extractor, wrong_gradients(chase, extractor))
-        yield from windows(chase, extractor)
+    elif kind in (Kind.RAISES.value, Kind.CRASHES.value):
+        for node in named_nodes(extractor, whole.answer().clue):
+            yield Suspicion(nodes=[node], asker=follower)
+    elif only_gradients(whole):
+        behind = wrong_gradients(questions, extractor, followed(kind))
+        yield from (Suspicion(nodes=nodes, asker=follower) for nodes in neighbourhoods(extractor, behind))
+        yield from windows(follower, extractor)
     else:
-        first = first_wrong(chase, extractor)
+        first = first_wrong(questions, extractor, followed(kind))
         if first is not None:
-            culprit, kind = first
             # What is wrong there is the failure where it begins, so that is followed, unless it leads nowhere.
-            chase.signature = Signature(kind=kind)
-            yield from neighbourhoods(extractor, [culprit])
-            chase.signature = pinned
-        yield from windows(chase, extractor)
+            beginning = Following(questions, Signature(kind=first[1]), follower.repeats)
+            yield from (Suspicion(nodes=nodes, asker=beginning) for nodes in neighbourhoods(extractor, [first[0]]))
+        yield from windows(follower, extractor)
 
 
-def alone(chase: Chase, extractor: Extractor) -> Iterator[Sequence[Node]]:
+def alone(questions: Questions, extractor: Extractor, free: int) -> Iterator[Suspicion]:
     """Yield the nodes that are wrong by themselves, one of each kind of mistake; the whole case need not be asked.
 
-    Its answer may still be on the way: then what is followed is only believed to be its failure (`Chase.astray`).
+    Its answer may still be on the way: then what is followed is only believed to be its failure.
     """
     seen: set[tuple[str, str]] = set()
-    for node, kind in wrong_alone(chase, extractor):
+    for node, kind in wrong_alone(questions, extractor, free):
         if kind not in VALUES or (operation_name(node), kind) in seen or len(seen) == NAMED:
             continue
         seen.add((operation_name(node), kind))
-        chase.signature = Signature(kind=kind)
-        yield [node]
-    chase.signature = None
+        yield Suspicion(nodes=[node], asker=Following(questions, Signature(kind=kind)))
 
 
-def wrong_alone(chase: Chase, extractor: Extractor) -> list[tuple[Node, str]]:
+def wrong_alone(questions: Questions, extractor: Extractor, free: int) -> list[tuple[Node, str]]:
     """Ask about every distinct operation by itself, in a few pieces at once; return the wrong ones, the worst first."""
     distinct = extractor.distinct()
-    pieces = max(1, min(chase.free, len(distinct) // PIECE))
+    pieces = max(1, min(free, len(distinct) // PIECE))
     cuts = [extractor.apart(distinct[place::pieces]) for place in range(pieces)]
-    answers = [future.result() for future in [chase.inquire(cut.part) for cut in cuts]]
+    answers = [future.result() for future in [questions.inquire(cut.part) for cut in cuts]]
     if any(answer.repeats[0] < answer.repeats[1] for answer in answers):
         return []
     wrong = [
@@ -94,43 +94,41 @@ def wrong_alone(chase: Chase, extractor: Extractor) -> list[tuple[Node, str]]:
     return [entry for worst in itertools.zip_longest(*wrong) for entry in worst if entry is not None]
 
 
-def in_gradients(chase: Chase) -> bool:
+def only_gradients(whole: Whole) -> bool:
     """Tell whether all that is wrong are gradients."""
-    wrong = chase.inquire(chase.whole).result().wrong
+    wrong = whole.answer().wrong
     return bool(wrong) and all(path.startswith(GRADIENT) for path, _ in wrong)
 
 
-def wrong_gradients(chase: Chase, extractor: Extractor) -> list[Node]:
+def wrong_gradients(questions: Questions, extractor: Extractor, kinds: Sequence[str]) -> list[Node]:
     """Ask about the gradients of every intermediate value; return the operations behind the first that is wrong."""
     tapped = extractor.gradients_tapped()
-    kinds = followed(chase)
-    return tapped.where_it_begins(path for path, kind in chase.inquire(tapped.part).result().wrong if kind in kinds)
+    wrong = questions.inquire(tapped.part).result().wrong
+    return tapped.where_it_begins(path for path, kind in wrong if kind in kinds)
 
 
-def followed(chase: Chase) -> tuple[str, ...]:
+def followed(kind: str) -> tuple[str, ...]:
     """Return the kinds of difference that count as the failure."""
-    assert chase.signature is not None
-    return VALUES if chase.signature.kind in VALUES else (chase.signature.kind,)
+    return VALUES if kind in VALUES else (kind,)
 
 
-def windows(chase: Chase, extractor: Extractor) -> Iterator[Sequence[Node]]:
+def windows(follower: Following, extractor: Extractor) -> Iterator[Suspicion]:
     """Yield the stretches of the graph that fail by themselves; two ways of cutting it, so that no cut hides all."""
     if len(extractor.compute) <= 2 * WINDOW:
         return
-    kinds = followed(chase)
+    kinds = followed(follower.signature.kind)
     cuts = [extractor.windows(WINDOW, offset=offset) for offset in (0, WINDOW // 2)]
-    asked = [chase.inquire(cut.part) for cut in cuts]
+    asked = [follower.questions.inquire(cut.part) for cut in cuts]
     for cut, answer in zip(cuts, asked, strict=True):
         wrong = [cut.owners[path] for path, kind in answer.result().wrong if path in cut.owners and kind in kinds]
-        yield from wrong[:1]
+        yield from (Suspicion(nodes=nodes, asker=follower) for nodes in wrong[:1])
 
 
-def first_wrong(chase: Chase, extractor: Extractor) -> tuple[Node, str] | None:
+def first_wrong(questions: Questions, extractor: Extractor, follows: Sequence[str]) -> tuple[Node, str] | None:
     """Ask about every intermediate value at once; return the first node whose value is wrong, and how it is."""
     tapped = extractor.tapped()
-    part = replace(tapped.part, setting=replace(chase.setting, backward=False))
-    wrong = dict(chase.inquire(part).result().wrong)
-    follows = followed(chase)
+    part = replace(tapped.part, setting=replace(questions.workshop.setting, backward=False))
+    wrong = dict(questions.inquire(part).result().wrong)
     kinds: dict[Node, str] = {}
     for place, maker in enumerate(tapped.makers):
         kind = wrong.get(f"output[{place}]", "")

@@ -16,11 +16,12 @@ import torch
 from torch.fx import GraphModule
 
 from torchparity import torchapi
+from torchparity.compilers.recipe import recipe_plain
 from torchparity.errors import BundleError, CaseError
-from torchparity.execute.environment import environment
-from torchparity.repro.bundle import write_bundle
+from torchparity.judge.script import write_bundle
 from torchparity.repro.case import Case, WrittenGraph, make_case, write_graph
-from torchparity.run.recipe import Recipe
+from torchparity.request import Request
+from torchparity.run.environment import environment
 
 DYNAMO, AOT = "dynamo", "aot"
 
@@ -38,7 +39,7 @@ class Refusal:
 class Recorder:
     """A torch.compile backend that turns every graph it sees into a case."""
 
-    recipe: Recipe
+    request: Request
     out: Path | None = None
     calls: int = 1
     cases: list[Case] = field(default_factory=list)
@@ -49,7 +50,7 @@ class Recorder:
 
     @property
     def __name__(self) -> str:
-        return f"capture of {self.recipe.backend_name()}"
+        return f"capture of {recipe_plain(self.request).backend_name()}"
 
     def __call__(self, graph_module: GraphModule, inputs: list[Any], **options: Any) -> Callable[..., Any]:
         """Compile as torch.compile asks a backend to."""
@@ -77,13 +78,13 @@ class Recorder:
 
     def _below(self, graph_module: GraphModule, inputs: list[Any], origin: Mapping[str, Any]) -> Callable[..., Any]:
         """Let AOTAutograd make its graphs, as the backend that is being watched would have it."""
-        if self.recipe.backend == "inductor":
+        if self.request.backend == "inductor":
 
             def inner(graph: GraphModule, example: list[Any], **options: Any) -> Any:
                 direction = "backward" if options.get("is_backward") else "forward"
                 return self._compile(graph, example, direction, origin)
 
-            compiled: Callable[..., Any] = torchapi.compile_with_inductor(graph_module, inputs, inner)
+            compiled: Callable[..., Any] = torchapi.compile_with_inductor(graph_module, inputs, inner, self._settings())
             return compiled
         backend = torchapi.aot_backend(
             forward=lambda graph, example: self._compile(graph, example, "forward", origin),
@@ -91,6 +92,10 @@ class Recorder:
         )
         made: Callable[..., Any] = backend(graph_module, inputs)
         return made
+
+    def _settings(self) -> dict[str, Any]:
+        """Return what torch.compile would tell inductor of the user's mode and options."""
+        return torchapi.inductor_settings(self.request.mode, self.request.options)
 
     def _compile(
         self, graph: GraphModule, example: list[Any], direction: str, origin: Mapping[str, Any]
@@ -124,9 +129,9 @@ class Recorder:
             try:
                 if isinstance(written, CaseError):
                     raise written
-                recipe = self.recipe if level == DYNAMO else alone(self.recipe, direction)
+                request = self.request if level == DYNAMO else alone(self.request, direction)
                 case = observed_case(
-                    written, inputs, name=name, level=level, direction=direction, recipe=recipe, origin=facts
+                    written, inputs, name=name, level=level, direction=direction, request=request, origin=facts
                 )
             except CaseError as error:
                 self.refusals.append(Refusal(name=name, reason=error.message, hint=error.hint))
@@ -146,13 +151,35 @@ class Recorder:
             self.refusals.append(Refusal(name=case.name, reason=f"the bundle was not written: {error}", hint=hint))
 
 
-def alone(recipe: Recipe, direction: str) -> Recipe:
-    """Return the recipe for a graph of one direction that is compiled by itself.
+def alone(request: Request, direction: str) -> Request:
+    """Return the request for a graph of one direction that is compiled by itself.
 
     A backend that treats the two directions differently says so with a method of this name.
     """
-    backend = getattr(recipe.backend, "alone", None)
-    return recipe if backend is None else replace(recipe, backend=backend(direction))
+    backend = getattr(request.backend, "alone", None)
+    return request if backend is None else replace(request, backend=backend(direction))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ambient:
+    """The state that a graph is about to run in: device, gradient mode, autocast, random generators."""
+
+    device: torch.device
+    gradients: bool
+    autocast: str | None
+    random: Mapping[str, torch.Tensor]
+
+    @classmethod
+    def around(cls, inputs: list[Any]) -> Ambient:
+        """Return the state of now."""
+        device = device_of(inputs)
+        enabled = torch.is_autocast_enabled(device.type)
+        return cls(
+            device=device,
+            gradients=torch.is_grad_enabled(),
+            autocast=str(torch.get_autocast_dtype(device.type)).removeprefix("torch.") if enabled else None,
+            random=random_states(device),
+        )
 
 
 def observed_case(
@@ -162,11 +189,12 @@ def observed_case(
     name: str,
     level: str,
     direction: str,
-    recipe: Recipe,
+    request: Request,
     origin: Mapping[str, Any],
+    ambient: Ambient | None = None,
 ) -> Case:
     """Return the case of a graph that is about to run, under the state that it is about to run in."""
-    device = device_of(inputs)
+    ambient = ambient or Ambient.around(inputs)
     with torchapi.no_dispatch_modes():
         return make_case(
             graph,
@@ -174,13 +202,16 @@ def observed_case(
             name=name,
             level=level,
             direction=direction,
-            recipe=recipe,
-            # A graph may rely on the gradient mode where no input wants a gradient: `torch.func.grad` is in it.
-            backward=level == DYNAMO and torch.is_grad_enabled(),
-            random=random_states(device),
-            autocast=ambient_autocast(device) if level == DYNAMO else None,
+            # A graph may rely on the gradient mode where no input wants a gradient: `torch.func.grad` is in it. After
+            # AOTAutograd both are in the graph.
+            request=replace(
+                request,
+                backward=level != AOT and ambient.gradients,
+                autocast=ambient.autocast if level != AOT else None,
+            ),
+            random=ambient.random,
             origin=origin,
-            environment=environment(device),
+            environment=environment(ambient.device),
         )
 
 
@@ -196,10 +227,3 @@ def random_states(device: torch.device) -> dict[str, torch.Tensor]:
     if device.type != "cpu":
         states[str(device)] = torch.get_device_module(device.type).get_rng_state(device)
     return states
-
-
-def ambient_autocast(device: torch.device) -> tuple[str, str] | None:
-    """Return device type and dtype of the autocast region that is active around a graph."""
-    if not torch.is_autocast_enabled(device.type):
-        return None
-    return device.type, str(torch.get_autocast_dtype(device.type)).removeprefix("torch.")

@@ -11,32 +11,32 @@ After its first call a graph is called directly.
 
 from __future__ import annotations
 
-import copy
 import itertools
 import os
 import threading
 import time
 import warnings
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, Unpack
 
 import torch
 from torch.fx import GraphModule
 
 from torchparity import torchapi
-from torchparity.compare.judgement import Tolerance
+from torchparity.compilers.candidates import Ready, compile_graph, copy_on_same_tensors
+from torchparity.compilers.recipe import recipe_of, recipe_plain
 from torchparity.errors import AccuracyError, CaseError, ParityError, UsageError
-from torchparity.execute.ground import Settings
-from torchparity.execute.oracle import Oracle
+from torchparity.judge.ground import settings_of
+from torchparity.judge.oracle import Oracle
+from torchparity.judge.script import write_bundle
 from torchparity.observe.capture import DYNAMO, device_of, observed_case, random_states
-from torchparity.records import Failure, Status, Verdict
-from torchparity.repro.bundle import write_bundle
+from torchparity.records import Failure, Status, Verdict, signature_of
 from torchparity.repro.case import Case, write_graph
-from torchparity.run.engines import graph_backend
-from torchparity.run.recipe import Recipe, suggestion
-from torchparity.run.step import Ending, Plan, Runner, describe_failure
+from torchparity.request import OtherOptions, Request, request_for, suggestion
+from torchparity.run.plan import Plan
+from torchparity.run.step import Ending, Runner, describe_failure
 from torchparity.run.subject import Subject
 
 T = TypeVar("T")
@@ -53,68 +53,11 @@ class GuardWarning(UserWarning):
     """Something the guard wants known while the program goes on."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Handed(Recipe):
-    """A recipe for a graph that Dynamo has made already: the backend gets it from our hand."""
-
-    inputs: tuple[Any, ...] = ()
-    ready: Callable[..., Any] | None = None
-    ready_config: Mapping[str, Any] = field(default_factory=dict)
-
-    @property
-    def traces(self) -> bool:
-        """Dynamo has done its part."""
-        return False
-
-    def release(self) -> None:
-        """Leave Dynamo alone: the user's program is in the middle of it."""
-
-    def build(self, model: Any) -> Callable[..., Any]:
-        """Return what the backend made of the graph; make it again where a setting is another one."""
-        made = self.ready
-        if made is None or dict(self.config) != dict(self.ready_config):
-            made = compile_graph(self, copy_on_same_tensors(model), list(self.inputs))
-
-        def call(*args: Any) -> Any:
-            outputs = made(*args)
-            return tuple(outputs) if isinstance(outputs, list) else outputs  # Dynamo takes either.
-
-        return call
-
-
-def compile_graph(recipe: Recipe, graph_module: GraphModule, inputs: list[Any]) -> Callable[..., Any]:
-    """Give a graph to a backend as torch.compile gives it, with the mode and the options of the user."""
-    backend = graph_backend(recipe.backend, recipe.options)
-    given: dict[str, Any] = {"mode": recipe.mode} if recipe.mode not in (None, "default") else {}
-    given |= {"options": dict(recipe.options)} if recipe.options else {}
-    if recipe.backend == "inductor" and given:
-        given = {"config_patches": torchapi.inductor_settings(recipe.mode, recipe.options)}
-    with recipe.active():
-        compiled: Callable[..., Any] = backend(graph_module, inputs, **given)
-    return compiled
-
-
-def copy_on_same_tensors(graph_module: GraphModule) -> GraphModule:
-    """Return a copy of a graph that reads and writes the very tensors of the graph.
-
-    The parameters and the state of a compiled optimizer are attributes of its graph, not inputs: on copies of them
-    eager would not see what the compiled graph writes, nor could it be undone.
-    """
-    tensors = [*graph_module.parameters(), *graph_module.buffers()]
-    tensors += [value for module in graph_module.modules() for value in vars(module).values() if is_tensor(value)]
-    return copy.deepcopy(graph_module, {id(tensor): tensor for tensor in tensors})
-
-
-def is_tensor(value: Any) -> bool:
-    """Tell whether a value is a tensor."""
-    return isinstance(value, torch.Tensor)
-
-
 class Guard:
     """A torch.compile backend that stands before another one."""
 
-    def __init__(self, recipe: Recipe, *, level: str, out: Path, on_difference: str) -> None:
-        self.recipe = recipe
+    def __init__(self, request: Request, *, level: str, out: Path, on_difference: str) -> None:
+        self.request = request
         self.level = level
         self.on_difference = on_difference
         self.out = out
@@ -123,7 +66,7 @@ class Guard:
         self.verdicts: list[Verdict] = []
         self.bundles: list[Path] = []
         self.graphs = 0
-        self.__name__ = f"guard({recipe.backend_name()})"
+        self.__name__ = f"guard({recipe_plain(request).backend_name()})"
 
     @property
     def folder(self) -> Path:
@@ -140,8 +83,9 @@ class Guard:
     ) -> Callable[..., Any]:
         """Compile as torch.compile asks a backend to."""
         self.graphs += 1
-        recipe = replace(self.recipe, mode=mode, options=dict(options or {}))
-        watched = Watched(self, recipe, graph_module, inputs, number=self.graphs)
+        request = replace(self.request, mode=mode, options=dict(options or {}))
+        recipe = recipe_plain(request)
+        watched = Watched(self, request, graph_module, inputs, number=self.graphs)
         if self.level == "always":
             watched.save(inputs)
         try:
@@ -170,10 +114,11 @@ class Watched:
     """One graph under guard, from its compilation to its first call."""
 
     def __init__(
-        self, guard: Guard, recipe: Recipe, graph_module: GraphModule, inputs: list[Any], *, number: int
+        self, guard: Guard, request: Request, graph_module: GraphModule, inputs: list[Any], *, number: int
     ) -> None:
         self.guard = guard
-        self.recipe = recipe
+        self.request = request
+        self.recipe = recipe_plain(request)
         self.name = f"{number:03d}_{DYNAMO}"
         self.origin = {"graph": number, "ends": torchapi.end_of_graph(graph_module)}
         self.written = attempt(lambda: write_graph(graph_module, inputs))
@@ -207,19 +152,10 @@ class Watched:
 
     def judge(self, compiled: Callable[..., Any], inputs: list[Any], case: Case | ParityError) -> Callable[..., Any]:
         """Ask the oracle; on a difference write the bundle and raise, or go on with eager."""
-        recipe = self.recipe
-        handed = Handed(
-            backend=recipe.backend,
-            mode=recipe.mode,
-            options=recipe.options,
-            config=recipe.config,
-            inputs=tuple(inputs),
-            ready=compiled,
-            ready_config=recipe.config,
-        )
+        ready = Ready(self.recipe, tuple(inputs), compiled, self.recipe.config)
         subject = Subject(self.eager, tuple(inputs), name=self.name)
-        settings = Settings(tolerance=Tolerance())
-        verdict = attempt(lambda: Oracle(subject, self.plan(inputs), handed, settings).judge())
+        settings = settings_of(self.request)
+        verdict = attempt(lambda: Oracle(subject, self.plan(inputs), ready, settings).judge())
         if isinstance(verdict, ParityError):
             warn(f"{self.name} could not be judged: {verdict.message}")
             return compiled
@@ -252,7 +188,7 @@ class Watched:
                 name=self.name,
                 level=DYNAMO,
                 direction="both",
-                recipe=self.recipe,
+                request=self.request,
                 origin=self.origin,
             )
         )
@@ -269,7 +205,7 @@ class Watched:
             warn(f"{self.name} was not written: {case.message} ({case.hint})")
             return None
         try:
-            path = write_bundle(copied(case, signature_of(failure, verdict)), self.guard.folder / self.name)
+            path = write_bundle(replace(case, signature=signature_of(failure, verdict)), self.guard.folder / self.name)
         except (OSError, ParityError) as error:
             warn(f"{self.name} was not written to {self.guard.folder}: {error}; the graph and its inputs are lost")
             return None
@@ -293,31 +229,6 @@ def attempt(action: Callable[[], T]) -> T | ParityError:
         return CaseError(f"{type(error).__name__}: {error}", hint=hint)
 
 
-def copied(case: Case, signature: Mapping[str, Any] | None) -> Case:
-    """Return a case with the signature of its failure."""
-    return case if signature is None else replace(case, signature=signature)
-
-
-def signature_of(failure: Failure | None, verdict: Verdict | None) -> dict[str, Any] | None:
-    """Return how a graph failed, as facts to recognise it by."""
-    if verdict is not None:
-        worst = verdict.worst
-        return {
-            "kind": verdict.kind,
-            "leaf": worst.path if worst is not None else "",
-            "summary": verdict.reasons[0] if verdict.reasons else "",
-        }
-    if failure is not None:
-        return {
-            "kind": "raises",
-            "type": failure.type,
-            "stage": failure.stage,
-            "frame": failure.frame,
-            "summary": f"raises {failure.type}: {failure.message}",
-        }
-    return None
-
-
 def warn(message: str) -> None:
     """Warn in the guard's name."""
     warnings.warn(f"torchparity: {message}", GuardWarning, stacklevel=2)
@@ -329,12 +240,12 @@ def guard(
     level: str | None = None,
     out: str | os.PathLike[str] | None = None,
     on_difference: str = "raise",
-    config: Mapping[str, Any] | None = None,
+    **options: Unpack[OtherOptions],
 ) -> Guard:
     """Return a torch.compile backend that stands before another one and catches what goes wrong.
 
     What is not given comes from the environment: TORCHPARITY_BACKEND (inductor), TORCHPARITY_LEVEL (accuracy)
-    and TORCHPARITY_OUT (torchparity_runs).
+    and TORCHPARITY_OUT (torchparity_runs). Options are those of `check` that say how graphs are judged, and `config`.
     """
     chosen = level or os.environ.get("TORCHPARITY_LEVEL") or "accuracy"
     if chosen not in LEVELS:
@@ -345,9 +256,10 @@ def guard(
     guarded = backend or os.environ.get("TORCHPARITY_BACKEND") or "inductor"
     if guarded == "torchparity" or isinstance(guarded, Guard):
         raise UsageError("a guard cannot guard itself", hint="name the backend to guard, such as 'inductor'")
-    recipe = Recipe(backend=guarded, config=dict(config or {})).validated()
+    request = request_for("guard", {**options, "backend": guarded})
+    recipe_of(request)
     folder = Path(out or os.environ.get("TORCHPARITY_OUT") or RUNS)
-    return Guard(recipe, level=chosen, out=folder, on_difference=on_difference)
+    return Guard(request, level=chosen, out=folder, on_difference=on_difference)
 
 
 _by_environment: dict[tuple[str | None, ...], Guard] = {}

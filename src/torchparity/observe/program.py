@@ -9,6 +9,7 @@ from __future__ import annotations
 import operator
 import traceback
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -18,10 +19,9 @@ from torch.overrides import TorchFunctionMode
 
 from torchparity import torchapi
 from torchparity.errors import CaseError
-from torchparity.execute.environment import environment
-from torchparity.observe.capture import ambient_autocast, device_of, random_states
-from torchparity.repro.case import Case, make_case, write_graph
-from torchparity.run.recipe import Recipe
+from torchparity.observe.capture import Ambient, observed_case
+from torchparity.repro.case import Case, write_graph
+from torchparity.request import Request
 
 PROGRAM = "program"
 
@@ -47,10 +47,10 @@ class ProgramTracer(TorchFunctionMode):
         given = [leaf for leaf in torchapi.tree_leaves([args, kwargs]) if isinstance(leaf, torch.Tensor)]
         for tensor in given:
             self._node(tensor)
-        versions = [tensor._version for tensor in given]
+        versions = [torchapi.version_of(tensor) for tensor in given]
         arguments = map_aggregate(tuple(args), self._argument), map_aggregate(kwargs, self._argument)
         result = func(*args, **kwargs)
-        changed = versions != [tensor._version for tensor in given]
+        changed = versions != [torchapi.version_of(tensor) for tensor in given]
         leaves = torchapi.tree_leaves(result)
         if changed or any(isinstance(leaf, torch.Tensor) for leaf in leaves):
             self._write(func, arguments, result)
@@ -116,7 +116,7 @@ def is_runner(entry: traceback.FrameSummary) -> bool:
 
 
 def traced_program(
-    model: Callable[..., Any], recipe: Recipe, *, backward: bool, keep: list[Case]
+    model: Callable[..., Any], request: Request, *, backward: bool, keep: list[Case]
 ) -> Callable[..., Any]:
     """Return the model as a function that also keeps its first call as a case."""
 
@@ -124,21 +124,18 @@ def traced_program(
         if keep:
             return model(*args, **kwargs)
         tracer = ProgramTracer()
-        device = device_of(torchapi.tree_leaves([args, kwargs]))
-        random = random_states(device)
+        ambient = replace(Ambient.around(torchapi.tree_leaves([args, kwargs])), gradients=backward)
         with tracer:
             result = model(*args, **kwargs)
-        case = make_case(
+        case = observed_case(
             write_graph(tracer.finished(result), tracer.inputs),
             list(tracer.inputs),
             name="000_program",
             level=PROGRAM,
             direction="both",
-            recipe=recipe,
-            backward=backward,
-            random=random,
-            autocast=ambient_autocast(device),
-            environment=environment(device),
+            request=request,
+            origin={},
+            ambient=ambient,
         )
         keep.append(case)
         return result

@@ -20,8 +20,9 @@ from torch.fx import GraphModule
 
 from torchparity import torchapi
 from torchparity.compare.leaves import walk
+from torchparity.compilers.candidates import compile_graph
+from torchparity.compilers.recipe import Recipe, recipe_of
 from torchparity.errors import UsageError
-from torchparity.observe.guard import compile_graph
 from torchparity.observe.subgraph import described, dtype_name
 from torchparity.records import (
     COMPILED,
@@ -39,8 +40,9 @@ from torchparity.records import (
     Story,
     Subgraph,
 )
-from torchparity.run.recipe import Recipe
-from torchparity.run.step import Plan, Runner
+from torchparity.request import Request
+from torchparity.run.plan import plan_of
+from torchparity.run.step import Runner
 from torchparity.run.subject import Inputs, Subject
 
 RESUMED = re.compile(r"(?P<before>.*?)torch_dynamo_resume_in_(?P<function>.+)_at_(?P<line>\d+)$")
@@ -54,8 +56,9 @@ PYTHON_FOLDER = Path(sysconfig.get_path("stdlib"))
 PACKAGES = ("site-packages", "dist-packages")
 
 
-def tell_story(subject: Subject, plan: Plan, recipe: Recipe, *, progress: ProgressCallback | None = None) -> Story:
+def tell_story(subject: Subject, request: Request, *, progress: ProgressCallback | None = None) -> Story:
     """Compile a model, call it with each of its inputs in turn, and say what happened."""
+    recipe, plan = recipe_of(request, dynamic=subject.dynamic), plan_of(request, subject)
     if recipe.engine is not None:
         raise UsageError(
             f"there is no story of {recipe.engine.name}: it runs what torch.export exports",
@@ -82,7 +85,7 @@ def tell_story(subject: Subject, plan: Plan, recipe: Recipe, *, progress: Progre
                 ending = runner.run(call, lambda leaf: None)
             teller.call_ended()
     finally:
-        watched.release()
+        torch.compiler.reset()
         runner.release()
     frames = [frame.finished() for frame in teller.frames]
     failed_to_compile = ending.failure is not None and ending.failure.stage == "compile"

@@ -10,7 +10,7 @@ from torch.fx import GraphModule, Node
 
 from torchparity import torchapi
 from torchparity.records import Body, GraphInput, SizeSymbol, Span, Subgraph
-from torchparity.repro.source import BOOKKEEPING, attribute, input_names, operation_name
+from torchparity.repro.names import attribute, input_names, is_operation, operation_name
 
 
 def described(graph_module: GraphModule, number: int) -> Subgraph:
@@ -57,20 +57,6 @@ def size_symbol(value: torch.SymInt) -> SizeSymbol:
 def operations_in(graph_module: GraphModule) -> int:
     """Return how many nodes compute something, counted as a case counts them."""
     return sum(is_operation(node) for node in graph_module.graph.nodes)
-
-
-def is_operation(node: Node) -> bool:
-    """Tell whether a node computes something, and does not only pick, measure or pass on."""
-    if node.op == "call_module":
-        return True
-    if node.op not in ("call_function", "call_method"):
-        return False
-    name = operation_name(node)
-    if name == "getitem":
-        return not isinstance(node.args[1], int)
-    value = node.meta.get("val", node.meta.get("example_value"))
-    is_number = isinstance(value, torch.SymInt | torch.SymFloat | torch.SymBool | int | float)
-    return not name.split(".")[0].endswith(BOOKKEEPING) and not is_number
 
 
 def bodies_in(graph_module: GraphModule) -> Iterator[Body]:

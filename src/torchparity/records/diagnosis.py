@@ -95,6 +95,7 @@ class Smallest:
     queries: int
     seconds: float
     complete: bool
+    unanswered: int = 0
     failure: str = ""
     others: tuple[str, ...] = ()
     curve: tuple[Query, ...] = ()

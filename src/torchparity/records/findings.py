@@ -36,7 +36,8 @@ class Located:
 
     `culprit` is the operation that introduces the error; `others` introduce one too. `fusion` are operations whose
     values must not be looked at for the failure to show: it needs them in one kernel. `how` is one of `introduced`,
-    `propagated`, `gradient`, `raises`, `refused` (by the model, not by the compiler), `fusion`.
+    `propagated`, `gradient`, `raises`, `refused` (by the model, not by the compiler), `fusion`. `unanswered` are runs that
+    gave no answer.
     """
 
     subject: str
@@ -48,6 +49,7 @@ class Located:
     nodes: tuple[NodeError, ...] = ()
     threshold: float = 0.0
     compiles: int = 0
+    unanswered: int = 0
     seconds: float = 0.0
 
 
@@ -85,6 +87,11 @@ class Blame:
     def queries(self) -> int:
         """How many runs it took."""
         return len(self.trials)
+
+    @property
+    def unanswered(self) -> int:
+        """How many of them gave no answer, so that the finding does not rest on them."""
+        return sum(trial.status is Status.UNKNOWN for trial in self.trials)
 
 
 @dataclass(frozen=True, kw_only=True)

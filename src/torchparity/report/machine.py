@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import dataclasses
-import enum
 import json
-import math
 import os
 from pathlib import Path
 from typing import Any
 
 from torchparity.errors import UsageError
 from torchparity.records import SCHEMA_VERSION, Verdict
+from torchparity.records.wire import plain_data
 
 
 def as_data(verdict: Verdict) -> dict[str, Any]:
@@ -19,21 +17,6 @@ def as_data(verdict: Verdict) -> dict[str, Any]:
     data = plain_data(verdict)
     assert isinstance(data, dict)
     return {"schema": SCHEMA_VERSION, **data, "exit_code": verdict.exit_code}
-
-
-def plain_data(value: Any) -> Any:
-    """Return records, and whatever they hold, as mappings, lists, numbers and text."""
-    if isinstance(value, enum.Enum):
-        return value.value
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {field.name: plain_data(getattr(value, field.name)) for field in dataclasses.fields(value)}
-    if isinstance(value, dict):
-        return {str(key): plain_data(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [plain_data(item) for item in value]
-    if isinstance(value, float) and not math.isfinite(value):
-        return str(value)
-    return value
 
 
 def write_json(verdict: Verdict, path: Path) -> None:

@@ -18,12 +18,13 @@ from markupsafe import Markup
 
 from torchparity.errors import UsageError
 from torchparity.records import SCHEMA_VERSION, UNCHANGED, Diagnosis
+from torchparity.records.wire import plain_data
 from torchparity.report.charts import curve, histogram, time_line
 from torchparity.report.findings import HOW, short_line
 from torchparity.report.findings import STAGES as COMPILER_STAGES
 from torchparity.report.layout import NODE_HEIGHT, NODE_WIDTH, lay_out
 from torchparity.report.lines import PAGE, five_lines
-from torchparity.report.machine import plain_data, write_data, write_whole
+from torchparity.report.machine import write_data, write_whole
 from torchparity.report.story import story_text
 from torchparity.version import __version__
 

@@ -28,7 +28,7 @@ from torchparity.records import (
     Story,
     Subgraph,
 )
-from torchparity.report.machine import plain_data
+from torchparity.records.wire import plain_data
 
 SHOWN_FUNCTIONS = 12
 SHOWN_INPUTS = 4

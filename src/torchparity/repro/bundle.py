@@ -10,8 +10,6 @@ import hashlib
 import json
 import os
 import re
-import shutil
-import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -19,28 +17,29 @@ from typing import Any
 
 import torch
 
+from torchparity.compilers.recipe import request_from_json
 from torchparity.errors import BundleError, CaseError
-from torchparity.repro.case import DIRECTIONS, LEVELS, Case, recipe_from_json
-from torchparity.repro.script import graph_section, write_script
+from torchparity.records import Signature
+from torchparity.records.wire import plain_data, record_from
+from torchparity.repro.case import DIRECTIONS, LEVELS, Case
+from torchparity.repro.folders import replacing
+from torchparity.repro.script import graph_section
 from torchparity.repro.source import SCRIPT
 from torchparity.repro.tensors import read_storages, write_storages
 from torchparity.repro.values import Dense, RandomGenerator, Sparse, Value, Wrapper, from_json
 
-SCHEMA = 1
+SCHEMA = 2
 FACTS, TENSORS = "case.json", "tensors.safetensors"
 PLAIN_NAME = re.compile(r"[A-Za-z0-9_][\w.\-]*")
 USER_FILE = re.compile(r"[A-Za-z_]\w*\.py")
 AGAIN = "copy or capture it again; nothing of it was run"
 
 
-def write_bundle(case: Case, folder: Path) -> Path:
-    """Write a case as a folder, whole or not at all; return the folder. The same case gives the same bytes."""
+def store(case: Case, script: str, folder: Path) -> Path:
+    """Write a case and its script as a folder, whole or not at all. The same case gives the same bytes."""
     if not PLAIN_NAME.fullmatch(case.name):
         raise CaseError(f"a case cannot be called {case.name!r}", hint="use letters, digits, `_`, `.` and `-`")
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    script = write_script(case)
-    partial = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
-    try:
+    with replacing(folder, kept_unless=is_bundle) as partial:
         # The checksums of large tensors are taken while these are on their way to the disk.
         with ThreadPoolExecutor(1) as aside, (partial / TENSORS).open("wb", buffering=0) as file:
             facts = aside.submit(described, case, script)
@@ -53,11 +52,12 @@ def write_bundle(case: Case, folder: Path) -> Path:
                 file.flush()
                 os.fsync(file.fileno())
         partial.chmod(0o777 & ~current_umask())
-        put_in_place(partial, folder)
-    except BaseException:
-        shutil.rmtree(partial, ignore_errors=True)
-        raise
     return folder
+
+
+def is_bundle(folder: Path) -> bool:
+    """Tell whether a folder may make way for a bundle: it is one, or is empty."""
+    return folder.is_dir() and ((folder / FACTS).is_file() or not any(folder.iterdir()))
 
 
 def located(folder: Path) -> Path:
@@ -73,25 +73,6 @@ def current_umask() -> int:
     return mask
 
 
-def put_in_place(partial: Path, folder: Path) -> None:
-    """Give a finished folder its name; a bundle of that name makes way."""
-    if folder.exists():
-        if not folder.is_dir() or (not (folder / FACTS).is_file() and any(folder.iterdir())):
-            raise BundleError(f"{folder} is not a bundle, and is not empty", hint="choose another folder to write to")
-        old = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
-        try:
-            folder.rename(old / "old")
-            partial.rename(folder)
-        except BaseException:
-            if not folder.exists() and (old / "old").exists():
-                (old / "old").rename(folder)
-            raise
-        finally:
-            shutil.rmtree(old, ignore_errors=True)
-    else:
-        partial.rename(folder)
-
-
 def described(case: Case, script: str) -> dict[str, Any]:
     """Return the content of `case.json`."""
     facts = {
@@ -100,7 +81,7 @@ def described(case: Case, script: str) -> dict[str, Any]:
         "digest": case.digest,
         **case.facts(),
         "compute_nodes": case.compute_nodes,
-        "signature": dict(case.signature) if case.signature else None,
+        "signature": plain_data(case.signature),
         "origin": dict(case.origin),
         "environment": dict(case.environment),
         "script": hashlib.sha256(script.encode()).hexdigest(),
@@ -131,10 +112,11 @@ def read_facts(folder: Path) -> dict[str, Any]:
         schema = facts["schema"]
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise BundleError(f"{folder / FACTS} cannot be read: {error}", hint=AGAIN) from None
-    if type(schema) is not int or not 1 <= schema <= SCHEMA:
+    if type(schema) is not int or schema != SCHEMA:
+        older = type(schema) is int and 1 <= schema < SCHEMA
         raise BundleError(
-            f"{folder} was written in schema {schema}, and this torchparity reads up to {SCHEMA}",
-            hint="upgrade torchparity, or run its repro.py with torch alone",
+            f"{folder} was written in schema {schema}, and this torchparity reads {SCHEMA}",
+            hint=f"{'capture it again' if older else 'upgrade torchparity'}, or run its repro.py with torch alone",
         )
     if facts.get("check") != check_of(facts):
         raise BundleError(f"{folder / FACTS} has been changed since it was written", hint=AGAIN)
@@ -167,13 +149,11 @@ def read_bundle(folder: Path) -> Case:
             constants=tuple((name, from_json(value)) for name, value in facts["constants"]),
             random=tuple((name, dense(from_json(value))) for name, value in facts["random"]),
             storages=storages,
-            recipe=recipe_from_json(facts["recipe"]),
-            backward=facts["backward"],
-            autocast=tuple(facts["autocast"]) if facts["autocast"] else None,
+            request=request_from_json(facts["request"]),
             compute_nodes=facts["compute_nodes"],
             files=files,
             origin=facts["origin"],
-            signature=facts["signature"],
+            signature=record_from(Signature, facts["signature"]) if facts["signature"] else None,
             environment=facts["environment"],
         )
         check_values(case)

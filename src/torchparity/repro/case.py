@@ -6,7 +6,7 @@ import ast
 import functools
 import hashlib
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -14,7 +14,10 @@ import torch
 from torch.fx import GraphModule
 
 from torchparity import torchapi
+from torchparity.compilers.recipe import Recipe, is_lost, recipe_plain, request_to_json
 from torchparity.errors import CaseError
+from torchparity.records import Signature
+from torchparity.repro import names as names_of
 from torchparity.repro import source
 from torchparity.repro.checksum import fingerprint
 from torchparity.repro.values import (
@@ -30,7 +33,7 @@ from torchparity.repro.values import (
     size_of,
     to_json,
 )
-from torchparity.run.recipe import Recipe, is_lost
+from torchparity.request import PLAIN, Request
 
 # As the model calls torch, as Dynamo hands it on, as AOTAutograd does.
 LEVELS = ("program", "dynamo", "aot")
@@ -54,13 +57,11 @@ class Case:
     constants: tuple[tuple[str, Value], ...] = ()
     random: tuple[tuple[str, Dense], ...] = ()
     storages: tuple[Storage, ...] = ()
-    recipe: Recipe = field(default_factory=Recipe)
-    backward: bool = False
-    autocast: tuple[str, str] | None = None
+    request: Request = PLAIN
     compute_nodes: int = 0
     files: Mapping[str, str] = field(default_factory=dict)
     origin: Mapping[str, Any] = field(default_factory=dict)
-    signature: Mapping[str, Any] | None = None
+    signature: Signature | None = None
     environment: Mapping[str, Any] = field(default_factory=dict)
 
     @functools.cached_property
@@ -90,74 +91,29 @@ class Case:
                 }
                 for storage in self.storages
             ],
-            "recipe": recipe_to_json(self.recipe),
-            "backward": self.backward,
-            "autocast": list(self.autocast) if self.autocast else None,
+            "request": request_to_json(self.request),
             "files": {name: hashlib.sha256(text.encode()).hexdigest() for name, text in sorted(self.files.items())},
         }
+
+    @property
+    def recipe(self) -> Recipe:
+        """How it is compiled; whether this machine can is not asked."""
+        return recipe_plain(self.request)
+
+    @property
+    def device(self) -> str:
+        """The device that it runs on: the first that is not the CPU."""
+        return next((storage.device for storage in self.storages if storage.device != "cpu"), "cpu")
+
+    @property
+    def autocast(self) -> tuple[str, str] | None:
+        """Kind of device and dtype of the autocast region that it runs in."""
+        return (self.device.split(":")[0], self.request.autocast) if self.request.autocast is not None else None
 
     @property
     def symbols(self) -> dict[str, Symbol]:
         """The sizes that the compiler knows by name."""
         return {name: value for name, value in self.inputs if isinstance(value, Symbol)}
-
-
-@dataclass(frozen=True)
-class SourceBackend:
-    """A backend that is known by source only; it is imported when it is first asked to compile."""
-
-    imports: tuple[str, ...]
-    expression: str
-
-    @property
-    def __name__(self) -> str:
-        return self.expression.strip("'\"")  # A name that an import registers, or what the import holds.
-
-    def to_source(self) -> tuple[list[str], str]:
-        """Return the imports and the expression."""
-        return list(self.imports), self.expression
-
-    def resolve(self) -> Callable[..., Any]:
-        """Run the imports and the expression; return the backend."""
-        names: dict[str, Any] = {}
-        exec("\n".join(self.imports), names)
-        backend: Callable[..., Any] = eval(self.expression, names)
-        return backend
-
-    def __call__(self, graph_module: GraphModule, inputs: list[Any], **options: Any) -> Any:
-        """Compile as the backend does."""
-        return self.resolve()(graph_module, inputs, **options)
-
-
-def recipe_to_json(recipe: Recipe) -> dict[str, Any]:
-    """Return a recipe as plain data that makes the same recipe again."""
-    imports, expression = recipe.backend_source()
-    return {
-        "backend": {"imports": imports, "expression": expression},
-        "mode": recipe.mode,
-        "dynamic": recipe.dynamic,
-        "fullgraph": recipe.fullgraph,
-        "options": {key: repr(value) for key, value in recipe.options.items()},
-        "config": {key: repr(value) for key, value in recipe.config.items()},
-    }
-
-
-def recipe_from_json(facts: Mapping[str, Any]) -> Recipe:
-    """Return the recipe; a backend that is not a name is kept as source, not run."""
-    expression, imports = str(facts["backend"]["expression"]), tuple(facts["backend"]["imports"])
-    try:
-        # A name that an import must register first is source as well: who only reads need not have it.
-        backend: Any = SourceBackend(imports, expression) if imports else ast.literal_eval(expression)
-    except (ValueError, SyntaxError):
-        backend = SourceBackend(imports, expression)
-    return Recipe(
-        backend=backend,
-        mode=facts["mode"],
-        dynamic=facts["dynamic"],
-        fullgraph=bool(facts["fullgraph"]),
-        options={key: ast.literal_eval(value) for key, value in facts["options"].items()},
-        config={key: ast.literal_eval(value) for key, value in facts["config"].items()},
-    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -174,7 +130,7 @@ class WrittenGraph:
 
 def write_graph(graph_module: GraphModule, inputs: list[Any]) -> WrittenGraph:
     """Write a graph down while it is being compiled (compilers change graphs, so later is too late), or refuse."""
-    named = source.input_names(graph_module)
+    named = names_of.input_names(graph_module)
     names = list(named.values())
     sizes: dict[str, str] = {}
     for node, name in named.items():
@@ -191,8 +147,8 @@ def write_graph(graph_module: GraphModule, inputs: list[Any]) -> WrittenGraph:
     return WrittenGraph(
         source=source.write_graph(graph_module),
         names=tuple(names),
-        lines=tuple(source.user_lines(graph_module)),
-        nodes=tuple(source.node_lines(graph_module)),
+        lines=tuple(names_of.user_lines(graph_module)),
+        nodes=tuple(names_of.node_lines(graph_module)),
         symbols=symbols,
         sizes=sizes,
     )
@@ -205,10 +161,8 @@ def make_case(
     name: str,
     level: str,
     direction: str,
-    recipe: Recipe,
-    backward: bool = False,
+    request: Request,
     random: Mapping[str, torch.Tensor] | None = None,
-    autocast: tuple[str, str] | None = None,
     origin: Mapping[str, Any] | None = None,
     environment: Mapping[str, Any] | None = None,
 ) -> Case:
@@ -227,12 +181,12 @@ def make_case(
             )
         else:
             encoded.append((input_name, encode(value, input_name, held)))
-    if recipe.dynamic is None and any(isinstance(value, Symbol) for _, value in encoded):
-        recipe = replace(recipe, dynamic=True)
+    if request.dynamic is None and any(isinstance(value, Symbol) for _, value in encoded):
+        request = replace(request, dynamic=True)
     if graph.source.draws_random_numbers:
-        recipe = recipe.with_eager_random()
+        request = replace(request, config=recipe_plain(request).with_eager_random().config)
     constants = [(path, encode_tensor(value, path, held)) for path, value in sorted(graph.source.constants.items())]
-    files = {**graph.source.files, **backend_files(recipe), **class_files([*encoded, *constants])}
+    files = {**graph.source.files, **backend_files(recipe_plain(request)), **class_files([*encoded, *constants])}
     return Case(
         name=name,
         level=level,
@@ -242,9 +196,7 @@ def make_case(
         constants=tuple(constants),
         random=tuple((device, held.dense(state)) for device, state in sorted((random or {}).items())),
         storages=tuple(held.found),
-        recipe=recipe,
-        backward=backward,
-        autocast=autocast,
+        request=request,
         compute_nodes=graph.source.compute_nodes,
         files=files,
         origin={"lines": list(graph.lines), "nodes": list(graph.nodes), **dict(origin or {})},

@@ -16,11 +16,12 @@ import torch
 from torch.fx import GraphModule
 
 from torchparity import torchapi
+from torchparity.compilers.recipe import Recipe
 from torchparity.records import Kind
 from torchparity.repro.fills import fill_source, stride_order
-from torchparity.repro.source import ALWAYS, GIVEN, Source, import_line, input_names, operation_name
+from torchparity.repro.names import ALWAYS, GIVEN, input_names, operation_name
+from torchparity.repro.source import Source, import_line
 from torchparity.repro.values import literal
-from torchparity.run.recipe import Recipe
 from torchparity.version import __version__
 
 # Kinds of difference that a few lines can assert.
@@ -74,7 +75,7 @@ def write_plain(plain: Plain) -> str | None:
         "",
         *sorted({"import torch", *imports, *source.imports}),
         "",
-        *settings(plain.recipe),
+        *plain.recipe.settings_source(),
         "",
         *function,
         "",
@@ -154,16 +155,6 @@ def input_source(value: Any) -> str | None:
         back = [order.index(axis) for axis in range(value.dim())]
         made = f"{made}.permute({order}).contiguous().permute({back})"
     return f"{made}.requires_grad_()" if value.requires_grad else made
-
-
-def settings(recipe: Recipe) -> list[str]:
-    """Return the configuration as assignments."""
-    lines = []
-    for key, value in recipe.config.items():
-        area, name = key.split(".", 1)
-        module = torchapi.CONFIG_MODULES[area]
-        lines += [f"import {module}", f"{module}.{name} = {value!r}"]
-    return lines
 
 
 def compiled(recipe: Recipe, backend: str) -> str:

@@ -8,22 +8,25 @@ import importlib.machinery
 import inspect
 import linecache
 import sys
+import textwrap
 import types
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from torchparity.compilers.printed import embedded
+from torchparity.compilers.recipe import request_to_json
 from torchparity.errors import ResourceError
 from torchparity.repro.case import Case
 from torchparity.repro.source import module_text
 from torchparity.repro.values import Symbol
-from torchparity.run.operators import EXACT
+from torchparity.request import COMPILER_OPTIONS
 from torchparity.version import __version__
 
-STANDALONE = Path(__file__).with_name("standalone.py")
 GRAPH, INPUTS = "# --- the graph ", "# --- its inputs "
-COMPILER, BELOW = "# --- the compiler ", "# --- below here"
-
+COMPILER, RUNTIME, JUDGE = "# --- the compiler ", "# --- the runtime ", "# --- the judge "
+# What a script calls of the runtime.
+CALLED = ("Reader", "read_blobs", "attach", "as_graphs", "available")
 
 # Python would leave with 1, which means "differs" here.
 UNKNOWN_ON_ERROR = '''
@@ -47,23 +50,28 @@ def rule(title: str) -> str:
     return f"{title}{'-' * (100 - len(title))}"
 
 
-def write_script(case: Case) -> str:
-    """Return the text of `repro.py`."""
-    upper, lower = STANDALONE.read_text(encoding="utf-8").split(BELOW, 1)
-    imports = upper[upper.index("import argparse") : upper.index("# What the upper half")]
+def upper_half(case: Case) -> str:
+    """Return the text of `repro.py` up to what judges it: the graph, its inputs, its compiler, and what makes them."""
     path = "sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))\n" if case.files else ""
     parts = [
         f'"""{describe(case)}"""\n\nfrom __future__ import annotations\n',
-        imports.rstrip() + "\n" + path,
+        "import pathlib\nimport sys\nimport traceback\n\nimport torch\n" + path,
         UNKNOWN_ON_ERROR,
         f"{rule(GRAPH)}\n\n{case.graph}",
         bound_model(case),
         f"{rule(INPUTS)}\n\n{inputs_source(case)}",
         f"{rule(COMPILER)}\n\n{compiler_source(case)}",
-        f"{BELOW}{lower}",
-        'if __name__ == "__main__":\n    raise SystemExit(main())\n',
+        f"{rule(RUNTIME)}\n\n{enclosed('runtime', 'torchparity.repro.reading', CALLED)}",
+        f"{', '.join(CALLED)} = runtime()",
     ]
-    return "\n\n".join(part.strip("\n") for part in parts if part.strip()) + "\n"
+    return "\n\n\n".join(part.strip("\n") for part in parts if part.strip()) + "\n"
+
+
+def enclosed(name: str, module: str, wanted: tuple[str, ...]) -> str:
+    """Return a function that defines, for itself alone, what names of a module need, and returns these."""
+    imports, definitions = embedded(module, *wanted)
+    body = "\n".join(imports) + "\n\n" + definitions + f"\nreturn {', '.join(wanted)}\n"
+    return f"def {name}():\n{textwrap.indent(body, '    ')}"
 
 
 def graph_section(text: str) -> str:
@@ -85,7 +93,7 @@ def describe(case: Case) -> str:
     torch_version = case.environment.get("torch", "")
     lines = [title, "", f"{facts}; captured with torch {torch_version} by torchparity {__version__}."]
     if case.signature:
-        lines.append(f"It was seen to fail: {case.signature.get('summary', case.signature.get('kind', ''))}.")
+        lines.append(f"It was seen to fail: {case.signature.summary or case.signature.kind}.")
     lines += [
         "",
         "    python repro.py",
@@ -130,35 +138,30 @@ def inputs_source(case: Case) -> str:
     states = ", ".join(f"{device!r}: {state.to_source()}" for device, state in case.random)
     lines += [f"    return {{{states}}}", "", ""]
     lines += [f"DEVICES = {tuple(storage.device for storage in case.storages)!r}"]
-    lines += [f"BACKWARD = {case.backward}"]
-    autocast = f"({case.autocast[0]!r}, torch.{case.autocast[1]})" if case.autocast else "None"
-    lines += [f"AUTOCAST = {autocast}"]
     return "\n".join(lines)
 
 
 def compiler_source(case: Case) -> str:
-    """Return the function that compiles, and the operations whose results are exact."""
+    """Return the function that compiles, and all that was asked for besides."""
     recipe = case.recipe.steps_source("model").rstrip().replace("compiled = ", "return ")
     lines = ["def compile_model(model):", *(f"    {line}" for line in recipe.splitlines() if line != "import torch")]
-    ignored = tuple(sorted(kind.value for kind in case.recipe.ignored))
-    parts = [case.recipe.definitions().strip(), "\n".join(lines), f"IGNORED = {ignored!r}", exact_names()]
-    return "\n\n\n".join(part for part in parts if part)
+    asked = {name: value for name, value in request_to_json(case.request).items() if name not in COMPILER_OPTIONS}
+    asked |= {"name": case.name, "backend": case.recipe.backend_name(), "traces": case.recipe.engine is None}
+    asked["ignored"] = sorted(kind.value for kind in case.recipe.ignored)
+    asked["inputs"] = given_names(case)
+    told = "\n".join(f"    {name!r}: {value!r}," for name, value in asked.items())
+    return "\n\n\n".join(filter(None, [case.recipe.definitions().strip(), "\n".join(lines), f"ASKED = {{\n{told}\n}}"]))
 
 
-def exact_names() -> str:
-    """Return the names of operations that do not round, folded to the width of a page."""
-    lines, line = [], ""
-    for name in sorted(EXACT):
-        if len(line) + len(name) > 95:
-            lines.append(line.strip())
-            line = ""
-        line += f" {name}"
-    body = "\n    ".join([*lines, line.strip()])
-    return f'EXACT = frozenset("""\n    {body}\n""".split())'
+def given_names(case: Case) -> list[str]:
+    """Return what the graph calls the inputs that are handed to it, in order."""
+    derived = {name for name, value in case.symbols.items() if value.expression}
+    return [name for name, _ in case.inputs if name not in derived]
 
 
 def load_script(text: str, path: str, files: dict[str, str] | None = None) -> types.ModuleType:
-    """Run the text of a `repro.py` as a module of its own, without its `main`."""
+    """Run the text of a `repro.py` as a module of its own, without what judges it."""
+    text = text.partition(f"\n{JUDGE}")[0]
     module = types.ModuleType("torchparity_case")
     module.__file__ = path
     # Tracebacks and compilers look source up by file name.

@@ -5,16 +5,13 @@ from __future__ import annotations
 import ast
 import builtins
 import enum
-import functools
 import importlib.util
 import inspect
 import io
-import keyword
 import re
 import sys
 import tokenize
 import types
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -24,29 +21,12 @@ from torch.fx import GraphModule, Node
 
 from torchparity import torchapi
 from torchparity.errors import CaseError
-from torchparity.records import THROUGH
+from torchparity.repro.names import ALWAYS, GIVEN, attribute, input_names, is_installed, is_operation, operation_name
 from torchparity.repro.values import literal
 
-# What reads a size off an input.
-SIZE_READERS = ("getattr", "getitem", "size", "stride")
-# What a node of a graph that was loaded is told its source line by.
-LINE = "source line"
 SCRIPT = "repro.py"
 # Graphs up to this many nodes are printed without the assignments that free memory early.
 SHORT = 60
-# Names that torch.fx lets generated code use without an import of its own.
-GIVEN = {"torch", "NoneType", "fx_pytree", "pytree"}
-ALWAYS = {"inf": "from math import inf", "nan": "from math import nan", "device": "from torch import device"}
-# Operators that only pick, measure or pass on.
-BOOKKEEPING = (
-    "getitem",
-    "sym_size",
-    "sym_stride",
-    "sym_numel",
-    "_enter_autocast",
-    "_exit_autocast",
-    "_set_grad_enabled",
-)
 RANDOM = re.compile(
     r"dropout|rand|bernoulli|multinomial|normal_|uniform_|exponential_|geometric_|cauchy_|poisson|rrelu"
 )
@@ -133,25 +113,6 @@ def _forward(graph_module: GraphModule, source: Source, *, short: bool) -> str:
     return re.sub(r"\n\s*\n(\s*\n)+", "\n\n", text)
 
 
-def input_names(graph_module: GraphModule) -> dict[Node, str]:
-    """Return what the source calls each input: `L_self_modules_head_parameters_weight_` is `head_weight`."""
-    names: dict[Node, str] = {}
-    taken = set(keyword.kwlist) | GIVEN | set(ALWAYS) | {"self", "attach", "read"}
-    for node in graph_module.graph.nodes:
-        if node.op == "placeholder":
-            plain = re.sub(r"^[lL]_|(?<![a-zA-Z])(self|modules|parameters|buffers)_|_+$", "", node.name)
-            name = plain if plain.isidentifier() else node.name
-            number = 2
-            while name in taken:
-                name, number = (
-                    f"{plain}_{number}" if f"{plain}_2".isidentifier() else f"{node.name}_{number}",
-                    number + 1,
-                )
-            taken.add(name)
-            names[node] = name
-    return names
-
-
 def folded(line: str) -> list[str]:
     """Return the head of a function, over several lines where it is long: one for each argument."""
     if len(line) <= 100 or not line.endswith("):"):
@@ -159,14 +120,6 @@ def folded(line: str) -> list[str]:
     start = line.index("(") + 1
     arguments = re.split(r", (?=[A-Za-z_]\w*(?::|,|$))", line[start:-2])
     return [line[:start], *(f"    {argument}," for argument in arguments), "):"]
-
-
-def attribute(module: torch.nn.Module, target: str) -> Any:
-    """Return what a `get_attr` node fetches."""
-    value: Any = module
-    for part in target.split("."):
-        value = getattr(value, part)
-    return value
 
 
 # --- what a node is made of ----------------------------------------------------------------------
@@ -182,9 +135,7 @@ def _inspect(node: Node, source: Source) -> None:
     if node.op not in ("call_function", "call_method"):
         return
     name = operation_name(node)
-    slices = name == "getitem" and not isinstance(node.args[1], int)
-    if slices or (not name.split(".")[0].endswith(BOOKKEEPING) and not _is_symbolic(node)):
-        source.compute_nodes += 1
+    source.compute_nodes += is_operation(node)
     source.draws_random_numbers |= bool(RANDOM.search(str(node.target))) or _draws(node)
     if "triton_kernel_wrapper" in name:
         raise CaseError(
@@ -211,19 +162,6 @@ def _inspect_argument(node: Node, value: Any) -> None:
             f"{node.name} takes a {type(value).__name__}, which source cannot say",
             hint="make it a number, a string or a tensor",
         )
-
-
-def operation_name(node: Node) -> str:
-    """Return the operation's name without its overload: `add`, `relu`, `cond`."""
-    target = node.target
-    if isinstance(target, torchapi.OpOverload):
-        return torchapi.base_name(target).split("::")[-1]
-    return str(getattr(target, "__name__", target))
-
-
-def _is_symbolic(node: Node) -> bool:
-    value = node.meta.get("val", node.meta.get("example_value"))
-    return isinstance(value, torch.SymInt | torch.SymFloat | torch.SymBool | int | float)
 
 
 def _draws(node: Node) -> bool:
@@ -308,66 +246,3 @@ def imported_modules(text: str) -> set[str]:
         elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
             found.add(node.module.split(".")[0])
     return found
-
-
-@functools.lru_cache(maxsize=4096)
-def is_installed(path: Path) -> bool:
-    """Tell whether a file belongs to Python or to an installed package."""
-    homes = [Path(entry) for entry in sys.path if "site-packages" in entry or "dist-packages" in entry]
-    standard = importlib.util.find_spec("json")
-    if standard is not None and standard.origin is not None:
-        homes.append(Path(standard.origin).parent.parent)
-    torchparity_home = Path(__file__).resolve().parents[1]
-    return any(path.resolve().is_relative_to(home.resolve()) for home in [*homes, torchparity_home])
-
-
-def user_lines(graph_module: GraphModule) -> Iterator[str]:
-    """Yield the user's source lines that a graph comes from, as `file:line in function`, each once, in order."""
-    lines = (line_of(node).partition(": ")[0] for node in graph_module.graph.nodes)
-    yield from dict.fromkeys(line for line in lines if line)
-
-
-def node_lines(graph_module: GraphModule) -> list[str]:
-    """Return the user's source line of every operation, in order: `file:line in function: code`, or nothing."""
-    return [line_of(node) for node in operations(graph_module)]
-
-
-def operations(graph_module: GraphModule) -> list[Node]:
-    """Return the nodes that call something, in order."""
-    return [node for node in graph_module.graph.nodes if node.op in ("call_function", "call_method", "call_module")]
-
-
-def line_of(node: Node) -> str:
-    """Return the source line that a node comes from: the innermost of the user's own, else of what torch is not.
-
-    Where the user's line calls a library that computes it, the library's line follows.
-    """
-    if LINE in node.meta:
-        return str(node.meta[LINE])
-    trace = node.meta.get("stack_trace") or node.stack_trace or ""
-    frames = re.findall(r'File "(.+?)", line (\d+), in (\S+)(?:\n[ \t]*(?!File ")(\S.*))?', trace)
-    if not frames:
-        return ""
-    own = [frame for frame in frames if not is_installed(Path(frame[0]))]
-    others = [frame for frame in frames if not Path(frame[0]).is_relative_to(Path(torch.__file__).parent)]
-    text = frame_text(*(own or others or frames)[-1])
-    return f"{text}{THROUGH}{frame_text(*others[-1])}" if own and others and others[-1] != own[-1] else text
-
-
-def frame_text(file: str, number: str, function: str, code: str) -> str:
-    """Return a frame in one line."""
-    return f"{file}:{number} in {function}: {code.strip()}" if code.strip() else f"{file}:{number} in {function}"
-
-
-def with_lines(graph_module: GraphModule, lines: Sequence[str]) -> GraphModule:
-    """Return a graph whose operations know the source lines that they came from, where each has one.
-
-    A graph with symbolic sizes begins with reading them off its inputs, which the graph it was printed from did not.
-    """
-    found = operations(graph_module)
-    while len(found) > len(lines) and operation_name(found[0]) in SIZE_READERS:
-        found = found[1:]
-    if len(found) == len(lines):
-        for node, line in zip(found, lines, strict=True):
-            node.meta[LINE] = line
-    return graph_module

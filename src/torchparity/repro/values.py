@@ -259,7 +259,7 @@ def encode_tensor(tensor: torch.Tensor, name: str, storages: Storages) -> Value:
         return encode_wrapper(tensor, name, storages)
     inner = tensor.detach()
     if tensor.layout == torch.sparse_coo:
-        parts = [inner._indices(), inner._values()]
+        parts = torchapi.sparse_parts(inner)
     elif tensor.layout in COMPRESSED:
         parts = [*(getattr(inner, part)() for part in COMPRESSED[tensor.layout]), inner.values()]
     else:

@@ -9,12 +9,9 @@ import torch
 
 from torchparity.compare.leaves import walk
 from torchparity.errors import UsageError
+from torchparity.request import MEAN
 
 Loss = Callable[[Any], torch.Tensor] | str
-PROJECTION = "projection"
-MEAN = "mean"
-
-
 Tangents = tuple[list[torch.Tensor], list[torch.Tensor]]
 
 

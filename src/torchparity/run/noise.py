@@ -23,7 +23,7 @@ from torchparity.run.operators import Traits, float_tensors, terms
 
 BANK_SIZE = 1 << 20
 # Perturbed at a time: little enough to stay in a core's cache over the passes that it takes.
-BLOCK = 1 << 17
+PERTURBED = 1 << 17
 # Integers between -n and n have a spread of about n / sqrt(3); half a unit times n wants n * 0.87.
 SPREAD = 0.87
 # A sum may be one chain of additions, as short as this and as long as the compiler cares to make it. Varied
@@ -169,7 +169,7 @@ class Noise(Watch):
         if typical is None:
             typical = float(root_mean_square(target, tuple(range(target.dim())))) if chain else 0.0
         dense = _dense(target)
-        blocks = (target,) if dense is None else dense.split(BLOCK)
+        blocks = (target,) if dense is None else dense.split(PERTURBED)
         for block in blocks:
             self._move(block, steps, chain=chain, typical=typical)
 

@@ -97,7 +97,7 @@ class Traits:
 @functools.cache
 def traits_of(operator: torchapi.OpOverload) -> Traits:
     """Return the traits of an operator."""
-    name = torchapi.base_name(operator).split("::")[-1]
+    name = torchapi.target_name(operator)
     plain = name.removesuffix("_") if not name.startswith("__") else name
     random = torchapi.is_random(operator)
     written = torchapi.written_arguments(operator) or SILENT_WRITES.get(name, ())

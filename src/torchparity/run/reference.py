@@ -280,7 +280,7 @@ class Reference(Watch):
                         raise RuntimeError("the float64 result has another shape")
                     self.shadows.write(tensor, twin)
         except Exception as error:  # A user's operator may refuse float64 in any way it likes: it is named.
-            if is_out_of_memory(error):
+            if torchapi.is_out_of_memory(error):
                 raise
             self.unpromoted[traits.name] += 1
             for tensor in written_tensors(traits, args, kwargs):
@@ -327,11 +327,3 @@ def _dropout(promoted: tuple[Any, ...], outputs: Any) -> torch.Tensor:
     scale = 0.0 if probability == 1 else 1.0 / (1.0 - probability)
     result: torch.Tensor = values * mask * scale
     return result
-
-
-def is_out_of_memory(error: BaseException) -> bool:
-    """Tell whether an exception means that memory ran out, on the CPU or on a device."""
-    if isinstance(error, MemoryError | torch.OutOfMemoryError):
-        return True
-    text = str(error)  # The allocator of the CPU has another wording where it was built for ARM.
-    return any(words in text for words in ("can't allocate memory", "out of memory", "not enough memory"))

@@ -6,8 +6,8 @@ import contextlib
 import itertools
 import time
 import traceback
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -16,6 +16,7 @@ from torchparity import torchapi
 from torchparity.compare.leaves import Leaf
 from torchparity.errors import ParityError
 from torchparity.records import Failure
+from torchparity.request import PROJECTION
 from torchparity.run.collect import (
     argument_leaves,
     gradient_leaves,
@@ -24,29 +25,13 @@ from torchparity.run.collect import (
     output_leaves,
     state_leaves,
 )
-from torchparity.run.engines import NotDeployed
-from torchparity.run.loss import PROJECTION, Loss, scalar_loss, tangents_of
-from torchparity.run.reference import NeedsPlainKernels, is_out_of_memory
+from torchparity.run.loss import scalar_loss, tangents_of
+from torchparity.run.plan import Plan
+from torchparity.run.reference import NeedsPlainKernels
 from torchparity.run.state import CallInputs, ModelState, RandomState
 from torchparity.run.subject import Subject
 
-OptimizerFactory = Callable[[list[torch.Tensor]], torch.optim.Optimizer]
 Consume = Callable[[Leaf], None]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Plan:
-    """What a run does with the model."""
-
-    training: bool = False
-    backward: bool = False
-    steps: int = 1
-    optimizer: OptimizerFactory | None = None
-    autocast: torch.dtype | None = None
-    loss: Loss = PROJECTION
-    seed: int = 0
-    input_gradients: bool = False
-    random: Mapping[str, torch.Tensor] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,7 +89,7 @@ class Runner:
             raise
         except Exception as error:  # noqa: BLE001 - whatever a model raises is an ending of the run
             failure = describe_failure(error, phase[0])
-            memory = is_out_of_memory(error)
+            memory = torchapi.is_out_of_memory(error)
             traceback.clear_frames(error.__traceback__)
             return Ending(seconds=time.perf_counter() - started, failure=failure, out_of_memory=memory)
         return Ending(seconds=time.perf_counter() - started, random=RandomState())
@@ -179,8 +164,8 @@ def describe_failure(error: BaseException, phase: str) -> Failure:
     inner = torchapi.inner_failure(error)
     frames = traceback.extract_tb(inner.__traceback__)
     frame = f"{frames[-1].filename}:{frames[-1].lineno} {frames[-1].name}" if frames else ""
-    stage = "compile" if isinstance(error, NotDeployed) or torchapi.is_compile_failure(error) else "run"
-    message = (str(inner).strip() if not isinstance(error, NotDeployed) else "") or str(error).strip()
+    stage = "compile" if torchapi.is_compile_failure(error) else "run"
+    message = (str(inner).strip() if not isinstance(error, torchapi.NotDeployed) else "") or str(error).strip()
     return Failure(
         type=type(inner).__name__,
         message=message.splitlines()[0][:500] if message else "",

@@ -9,7 +9,7 @@ from types import CodeType
 from typing import Any, Protocol
 
 from torchparity.errors import TorchVersionError
-from torchparity.torchapi import lookup
+from torchparity.torchapi.door import lookup
 
 # A line of a stack: file, number, function, text.
 Line = tuple[str, int, str, str]
@@ -105,6 +105,22 @@ def _tell(listener: Listener, path: str, speak: Callable[..., None], *facts: Any
         speak(listener, *facts)
     except Exception as error:  # noqa: BLE001 - the listener is told, and the compiler goes on
         listener.not_heard(path, error)
+
+
+@contextlib.contextmanager
+def heard_compilations(hear: Callable[[Any, list[Any], Callable[[], Any]], Any]) -> Iterator[None]:
+    """Call `hear(graph_module, inputs, compile)` in place of every backend; it returns what is to be called."""
+    owner = lookup("torch._dynamo.output_graph.OutputGraph")
+    original = owner.call_user_compiler
+
+    def call(self: Any, graph_module: Any, inputs: list[Any]) -> Any:
+        return hear(graph_module, inputs, lambda: original(self, graph_module, inputs))
+
+    owner.call_user_compiler = call
+    try:
+        yield
+    finally:
+        owner.call_user_compiler = original
 
 
 BACKWARD_EVENTS = "torch._dynamo.callback.callback_handler"

@@ -10,7 +10,9 @@ from typing import Any
 
 import torch
 
-from torchparity.torchapi import OpOverload, base_name, boxed, lookup
+from torchparity.torchapi.compilers import boxed
+from torchparity.torchapi.door import lookup
+from torchparity.torchapi.operators import target_name
 
 
 def inductor_compile(graph_module: Any, inputs: list[Any], decompositions: Any = None) -> Callable[..., Any]:
@@ -27,13 +29,6 @@ def inductor_decompositions() -> dict[Any, Callable[..., Any]]:
     return table
 
 
-def plain_name(target: Any) -> str:
-    """Return the name of what a node calls, without namespace and overload: `relu`."""
-    if isinstance(target, OpOverload):
-        return base_name(target).split("::")[-1]
-    return str(getattr(target, "__name__", target))
-
-
 def custom_pass(function: Callable[[Any], None]) -> Any:
     """Return a function on graphs as inductor wants its users' passes."""
     kind = lookup("torch._inductor.custom_graph_pass.CustomGraphPass")
@@ -47,7 +42,7 @@ def replaced_lowering(operation: str, site: int | None, factor: float) -> Iterat
     table = lookup("torch._inductor.lowering.lowerings")
     multiply = table[torch.ops.aten.mul.Tensor]
     uses = iter(range(1 << 30))
-    before = {target: function for target, function in table.items() if plain_name(target) == operation}
+    before = {target: function for target, function in table.items() if target_name(target) == operation}
 
     def wrong(function: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(function)

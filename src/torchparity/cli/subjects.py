@@ -1,0 +1,67 @@
+"""What a command is about: a bundle, or a model by name; and what may be spent on it."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from torchparity.errors import UsageError
+from torchparity.workers.outcome import Limits
+
+if TYPE_CHECKING:
+    from torchparity.repro.case import Case
+    from torchparity.run.target import Target
+
+GIB = 2**30
+RUN = "run.json"
+UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
+
+
+def case_or_target(what: str, device: str | None) -> Case | Target:
+    """Return the case of a bundle, or the target that names a model; nothing of either is run here."""
+    if (Path(what) / RUN).is_file():
+        raise UsageError(f"{what} is a run", hint=f"`torchparity report {what}` shows it; its graph is {what}/graph")
+    if Path(what).is_dir():
+        from torchparity.repro.bundle import located, read_bundle
+
+        if device is not None:
+            raise UsageError("a bundle does not take device: it says itself where it runs", hint="leave out --device")
+        return read_bundle(located(Path(what)))
+    if ":" not in what:
+        hint = "name a folder that `capture` wrote, or file.py:name"
+        raise UsageError(f"{what} is neither a bundle nor a model", hint=hint)
+    from torchparity.run.target import Target, require
+
+    require(what)
+    return Target(what, device)
+
+
+def limits_of(timeout: float, memory: float | None) -> Limits:
+    """Turn the options into limits."""
+    return Limits(seconds=timeout, memory=int(memory * GIB) if memory is not None else None)
+
+
+def seconds_of(text: str | None) -> float | None:
+    """Return a time such as `90s`, `5m` or `1h` in seconds."""
+    if text is None:
+        return None
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)([smh]?)", text.strip())
+    if found is None or float(found[1]) == 0:
+        raise UsageError(f"{text!r} is not a time", hint="write it as 90s, 5m or 1h")
+    return float(found[1]) * UNITS[found[2]]
+
+
+def at_least_one(**numbers: int | None) -> None:
+    """Refuse options that count nothing."""
+    for name, number in numbers.items():
+        if number is not None and number < 1:
+            raise UsageError(f"--{name} {number} is too few", hint="give at least 1")
+
+
+def writable(path: Path | None) -> None:
+    """Refuse a file that could not be written, before anything runs."""
+    if path is not None and path.is_dir():
+        raise UsageError(f"{path} is a folder", hint="give --json the name of a file")
+    if path is not None and not path.absolute().parent.is_dir():
+        raise UsageError(f"there is no folder {path.parent} to write {path.name} to", hint="make it first")

@@ -1,0 +1,1 @@
+"""A request -> something to call."""

@@ -1,0 +1,335 @@
+"""How a candidate is made: one object that both compiles the model and prints itself as source."""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import functools
+import inspect
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+
+from torchparity import torchapi
+from torchparity.compilers.engines import ENGINES, Engine, engine_of, inference_only
+from torchparity.errors import UsageError
+from torchparity.records import Kind
+from torchparity.request import COMPILER_OPTIONS, EVERY, MODES, Request, suggestion
+from torchparity.run.plan import Plan
+from torchparity.torchapi import deployed
+
+EAGER_RANDOM = {"inductor.fallback_random": True}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recipe:
+    """A backend and everything it is told."""
+
+    backend: str | Callable[..., Any] = "inductor"
+    mode: str | None = None
+    dynamic: bool | None = None
+    fullgraph: bool = False
+    options: Mapping[str, Any] = field(default_factory=dict)
+    config: Mapping[str, Any] = field(default_factory=dict)
+    fresh_cache: bool = False
+
+    @property
+    def engine(self) -> Engine | None:
+        """The engine that the whole model is deployed in, or None where torch.compile compiles it."""
+        return engine_of(self.backend)
+
+    @property
+    def ignored(self) -> frozenset[Kind]:
+        """Facts about outputs that say nothing about the model."""
+        ignored: frozenset[Kind] = getattr(self.engine or self.backend, "ignored", frozenset())
+        return ignored
+
+    def validated(self) -> Recipe:
+        """Return the recipe, or raise where torch would not understand it.
+
+        Settings of an engine may be given among those of the compilers: `openvino.NUM_STREAMS` is the option
+        `NUM_STREAMS`.
+        """
+        if self.engine is not None:
+            return deployable(self, self.engine.validated())
+        if isinstance(self.backend, str):
+            known = torchapi.list_backends()
+            if self.backend not in known:
+                otherwise = "`torchparity backends` lists them; one of your own is registered by the file of the model"
+                raise UsageError(
+                    f"there is no torch.compile backend named {self.backend!r}",
+                    hint=suggestion(self.backend, [*known, *ENGINES], otherwise),
+                )
+        elif not callable(self.backend):
+            raise UsageError(
+                f"a backend is a name or a callable, not a {type(self.backend).__name__}",
+                hint="pass a name such as 'inductor' or a function of (graph_module, inputs)",
+            )
+        if self.mode is not None and self.mode not in MODES:
+            raise UsageError(
+                f"there is no torch.compile mode {self.mode!r}",
+                hint=suggestion(self.mode, MODES, f"the modes are {', '.join(MODES)}"),
+            )
+        for key in self.config:
+            validate_config_key(key)
+        return self
+
+    def fitting(self, plan: Plan) -> Recipe:
+        """Return the recipe, or raise where it cannot do what a plan asks for."""
+        if self.engine is not None and (plan.training or plan.backward or plan.optimizer is not None):
+            raise inference_only(self.engine.name)
+        return self
+
+    def with_eager_random(self) -> Recipe:
+        """Return a recipe that draws eager's random numbers (unless the user said otherwise).
+
+        The setting is inductor's, but every backend that uses its decompositions obeys it.
+        """
+        foreign = self.engine is not None and not self.engine.obeys_inductor
+        return self if foreign else replace(self, config={**EAGER_RANDOM, **self.config})
+
+    @contextlib.contextmanager
+    def active(self) -> Iterator[None]:
+        """Hold the configuration while the candidate compiles and runs (it may compile again at any call)."""
+        with contextlib.ExitStack() as stack:
+            if self.fresh_cache:
+                stack.enter_context(torchapi.fresh_compiler_cache())
+            stack.enter_context(torchapi.patched_config(self.config))
+            yield
+
+    def build(self, model: Callable[..., Any]) -> Callable[..., Any]:
+        """Return the compiled model (compilation happens at its first call, inside `active`)."""
+        torch.compiler.reset()
+        if self.engine is not None:
+            return self.engine.build(model, self.options, dynamic=bool(self.dynamic))
+        compiled: Callable[..., Any] = torch.compile(
+            model,
+            backend=self.backend,
+            mode=self.mode,
+            dynamic=self.dynamic,
+            fullgraph=self.fullgraph,
+            options=dict(self.options) or None,
+        )
+        return compiled
+
+    # --- as source -------------------------------------------------------------------------------------
+
+    def to_source(self, model: str = "model") -> str:
+        """Return Python source that does what `active` and `build` do."""
+        return self.definitions() + self.steps_source(model)
+
+    def definitions(self) -> str:
+        """Return the source of what `steps_source` names and torch does not have: nothing, but for an engine."""
+        if self.engine is None:
+            return ""
+        return "\n".join(deployed.IMPORTS) + "\n\n\n" + self.engine.definitions + "\n\n"
+
+    def steps_source(self, model: str = "model") -> str:
+        """Return the imports, the settings and the call."""
+        imports, backend = self.backend_source()
+        lines = ["import torch", *imports]
+        if self.engine is not None:
+            lines += [f"import {name}" for name in self.engine.modules]  # So that a missing one shows here.
+        if self.fresh_cache:
+            lines += ["import os, tempfile", 'os.environ["TORCHINDUCTOR_CACHE_DIR"] = tempfile.mkdtemp()']
+        lines += self.settings_source()
+        call = self.call_source(model, f"backend={backend}")
+        if self.engine is not None:
+            call = self.engine.call_source(model, self.options, dynamic=bool(self.dynamic))
+        lines.append(f"compiled = {call}")
+        return "\n".join(lines) + "\n"
+
+    def settings_source(self) -> list[str]:
+        """Return the configuration as assignments."""
+        lines = []
+        for key, value in self.config.items():
+            area, name = key.split(".", 1)
+            module = torchapi.CONFIG_MODULES[area]
+            lines += [f"import {module}", f"{module}.{name} = {value!r}"]
+        return lines
+
+    def call_source(self, *arguments_before: str) -> str:
+        """Return the call of `torch.compile`, after the arguments that come first."""
+        told: dict[str, Any] = {"mode": self.mode, "dynamic": self.dynamic, "fullgraph": self.fullgraph or None}
+        told["options"] = dict(self.options) or None
+        arguments = [f"{name}={value!r}" for name, value in told.items() if value is not None]
+        return f"torch.compile({', '.join([*arguments_before, *arguments])})"
+
+    def backend_source(self) -> tuple[list[str], str]:
+        """Return the imports and the expression that name the backend in source."""
+        if self.engine is not None:
+            return [], repr(self.backend)
+        if isinstance(self.backend, str):
+            return registering_import(self.backend), repr(self.backend)
+        if hasattr(self.backend, "to_source"):
+            imports, expression = self.backend.to_source()
+            return list(imports), str(expression)
+        module, name = getattr(self.backend, "__module__", ""), getattr(self.backend, "__qualname__", "")
+        if not module or not name.isidentifier():
+            return [], repr(self.backend_name())
+        return [f"import {module}"], f"{module}.{name}"
+
+    def backend_name(self) -> str:
+        """Return a printable name of the backend."""
+        if isinstance(self.backend, str):
+            return self.backend
+        return getattr(self.backend, "__name__", type(self.backend).__name__)
+
+    def facts(self) -> dict[str, Any]:
+        """Return the recipe as plain data."""
+        return {
+            "backend": self.backend_name(),
+            "mode": self.mode,
+            "dynamic": self.dynamic,
+            "fullgraph": self.fullgraph,
+            "options": {key: repr(value) for key, value in self.options.items()},
+            "config": {key: repr(value) for key, value in self.config.items()},
+            "fresh_cache": self.fresh_cache,
+            "source": self.to_source(),
+        }
+
+
+def recipe_of(request: Request, *, dynamic: bool | None = None) -> Recipe:
+    """Return the recipe of a request, or refuse what torch would not understand; `dynamic` is the subject's own word."""
+    told = {name: getattr(request, name) for name in COMPILER_OPTIONS}
+    told["dynamic"] = dynamic if request.dynamic is None else request.dynamic
+    return Recipe(**told).validated()
+
+
+def deployable(recipe: Recipe, engine: Engine) -> Recipe:
+    """Return a recipe for an engine with all its options in one place, or raise where something can mean nothing."""
+    own = {key: value for key, value in recipe.config.items() if key.startswith(f"{engine.name}.")}
+    config = {key: value for key, value in recipe.config.items() if key not in own}
+    options = {**recipe.options, **{key.removeprefix(f"{engine.name}."): value for key, value in own.items()}}
+    if recipe.mode is not None:
+        raise UsageError(
+            f"{engine.name} has no mode {recipe.mode!r}: modes are torch.compile's", hint="leave out --mode (mode=)"
+        )
+    if recipe.fullgraph:
+        raise UsageError(
+            f"fullgraph means nothing to {engine.name}, which gets the model as one graph",
+            hint="leave out --fullgraph (fullgraph=)",
+        )
+    for key in config:
+        validate_config_key(key)
+        if not engine.obeys_inductor:
+            raise UsageError(
+                f"{engine.name} does not obey the compiler setting {key}",
+                hint=f"its own settings are written {engine.name}.NAME=VALUE",
+            )
+    return replace(recipe, config=config, options=options)
+
+
+def validate_config_key(key: str) -> None:
+    """Raise unless a key such as `inductor.fallback_random` names a setting that exists."""
+    area, dot, name = key.partition(".")
+    if area not in torchapi.CONFIG_MODULES or not dot:
+        raise UsageError(
+            f"{key!r} is not a compiler setting",
+            hint=f"write AREA.NAME with AREA one of {', '.join(torchapi.CONFIG_MODULES)}",
+        )
+    module = torchapi.config_module(area)
+    if not hasattr(module, name):
+        names = list(module.get_config_copy())
+        raise UsageError(
+            f"{area} has no setting {name!r}",
+            hint=suggestion(name, names, f"see torch's own {torchapi.CONFIG_MODULES[area]}"),
+        )
+
+
+# --- backends of the user's ------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class SourceBackend:
+    """A backend that is known by source only; it is imported when it is first asked to compile."""
+
+    imports: tuple[str, ...]
+    expression: str
+
+    @property
+    def __name__(self) -> str:
+        return self.expression.strip("'\"")  # A name that an import registers, or what the import holds.
+
+    def to_source(self) -> tuple[list[str], str]:
+        """Return the imports and the expression."""
+        return list(self.imports), self.expression
+
+    def resolve(self) -> Callable[..., Any]:
+        """Run the imports and the expression; return the backend."""
+        names: dict[str, Any] = {}
+        exec("\n".join(self.imports), names)
+        backend: Callable[..., Any] = eval(self.expression, names)
+        return backend
+
+    def __call__(self, graph_module: Any, inputs: list[Any], **options: Any) -> Any:
+        """Compile as the backend does."""
+        return self.resolve()(graph_module, inputs, **options)
+
+
+def registering_import(backend: str) -> list[str]:
+    """Return the import that makes torch.compile know a backend, where torch does not find it by itself."""
+    if backend not in torchapi.list_backends():
+        return []
+    function = torchapi.backend_function(backend)
+    module = getattr(function, "__module__", "") or ""
+    if module.split(".")[0] == "torch":
+        return []
+    if not inspect.isfunction(function):  # An object: its class may stand anywhere, so look for who holds it.
+        module = next((name for name, held in list(sys.modules.items()) if holds(held, function)), "")
+    return [] if module.split(".")[0] in ("torchparity", "functools", "") else [f"import {module}"]
+
+
+def is_lost(backend: str) -> bool:
+    """Tell whether a backend was registered by an object that no module holds: no other process can find it."""
+    function = torchapi.backend_function(backend) if backend in torchapi.list_backends() else None
+    while isinstance(function, functools.partial):
+        function = function.func
+    module = getattr(function, "__module__", "") or ""
+    known = function is None or inspect.isfunction(function) or module.split(".")[0] == "torch"
+    return not known and not registering_import(backend)
+
+
+def holds(module: Any, value: Any) -> bool:
+    """Tell whether a module has a value among its names."""
+    return any(entry is value for entry in list(getattr(module, "__dict__", {}).values()))
+
+
+# --- a request as plain data -------------------------------------------------------------------------
+
+
+def request_to_json(request: Request) -> dict[str, Any]:
+    """Return a request as plain data that makes the same request again; of a function, its name is left."""
+    facts = {name: getattr(request, name) for name in EVERY}
+    imports, expression = recipe_plain(request).backend_source()
+    facts["backend"] = {"imports": imports, "expression": expression}
+    for name in ("options", "config"):
+        facts[name] = {key: repr(value) for key, value in facts[name].items()}
+    for name in ("optimizer", "loss"):
+        if callable(facts[name]):
+            facts[name] = {"function": getattr(facts[name], "__name__", type(facts[name]).__name__)}
+    return {**facts, "ignore": list(request.ignore)}
+
+
+def request_from_json(facts: Mapping[str, Any]) -> Request:
+    """Return the request; a backend that is not a name is kept as source, not run."""
+    made = {name: facts[name] for name in EVERY}
+    expression, imports = str(facts["backend"]["expression"]), tuple(facts["backend"]["imports"])
+    try:
+        # A name that an import must register first is source as well: who only reads need not have it.
+        made["backend"] = SourceBackend(imports, expression) if imports else ast.literal_eval(expression)
+    except (ValueError, SyntaxError):
+        made["backend"] = SourceBackend(imports, expression)
+    for name in ("options", "config"):
+        made[name] = {key: ast.literal_eval(value) for key, value in facts[name].items()}
+    for name in ("optimizer", "loss"):
+        made[name] = None if isinstance(made[name], dict) else made[name]
+    return Request(**{**made, "ignore": tuple(facts["ignore"])})
+
+
+def recipe_plain(request: Request) -> Recipe:
+    """Return the recipe of a request as it stands: whether torch understands it is not asked."""
+    return Recipe(**{name: getattr(request, name) for name in COMPILER_OPTIONS})

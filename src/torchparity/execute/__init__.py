@@ -1,1 +1,0 @@
-"""Case -> verdict: the oracle."""

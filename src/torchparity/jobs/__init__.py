@@ -1,1 +1,0 @@
-"""The jobs people come for, each as one function; `pipeline` joins them."""

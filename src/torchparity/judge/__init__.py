@@ -1,0 +1,1 @@
+"""Subject or case -> verdict."""

@@ -1,0 +1,306 @@
+"""The ground of a verdict: eager, the float64 reference and the noise, and what they lead one to expect."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+
+from torchparity import torchapi
+from torchparity.compare.expectation import Expectation, tensor_of
+from torchparity.compare.judgement import Tolerance
+from torchparity.compare.leaves import Leaf
+from torchparity.compare.statistics import ExactBaseline, FloatBaseline, as_real, identical
+from torchparity.errors import ResourceError
+from torchparity.judge import reasons
+from torchparity.records import Failure, Kind, Progress, ProgressCallback, RunRecord
+from torchparity.request import PLAIN, Request
+from torchparity.run.noise import Noise, NoiseBank
+from torchparity.run.plan import Plan
+from torchparity.run.reference import NeedsPlainKernels, Reference, plain_kernels
+from torchparity.run.state import RandomState
+from torchparity.run.step import Ending, Runner
+from torchparity.run.subject import Subject
+
+# Roundings that a run may differ by where nothing tells how large its error is.
+ROUNDINGS = 50.0
+# Two eager runs may differ by this many times eager's own distance from float64.
+REPEATABLE = 20.0
+# State that lives on after a run: its leaves must be copied to be kept.
+LIVING_ROLES = ("parameter", "buffer", "tensor", "optimizer", "attribute")
+
+
+def alone(question: str, number: int) -> int:
+    """Answer a question that other ranks might have a larger answer to, where there are none."""
+    return number
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """How thoroughly to look."""
+
+    tolerance: Tolerance = field(default_factory=Tolerance)
+    noise_runs: int = PLAIN.noise_runs
+    candidate_runs: int = PLAIN.candidate_runs
+    reference: bool = True
+    progress: ProgressCallback | None = None
+    # Where other ranks run the same model: how often must all of them run it, and how did a run end?
+    agree: Callable[[str, int], int] = alone
+    ended: Callable[[RunRecord], None] | None = None
+
+    def facts(self) -> dict[str, Any]:
+        """Return the settings as plain data, by the names of the request's options."""
+        return {
+            "tolerance": self.tolerance.relative,
+            "ignore": sorted(kind.value for kind in self.tolerance.ignore),
+            "reference": self.reference,
+            "noise_runs": self.noise_runs,
+            "candidate_runs": self.candidate_runs,
+        }
+
+
+def settings_of(request: Request, *, progress: ProgressCallback | None = None) -> Settings:
+    """Return how thoroughly a request wants to look, and what it does not mind."""
+    return Settings(
+        tolerance=Tolerance(relative=request.tolerance, ignore=frozenset(map(Kind, request.ignore))),
+        noise_runs=request.noise_runs,
+        candidate_runs=request.candidate_runs,
+        reference=request.reference,
+        progress=progress,
+    )
+
+
+class Ground:
+    """Runs the model itself, in every way that the verdict stands on, and keeps what is expected of a candidate."""
+
+    def __init__(self, subject: Subject, plan: Plan, settings: Settings) -> None:
+        self.subject = subject
+        self.plan = plan
+        self.settings = settings
+        self.runner = Runner(subject, plan)
+        self.bank = NoiseBank(plan.seed + 1)
+        self.records: list[RunRecord] = []
+        self.notes: list[str] = []
+        self.expectations: dict[str, Expectation] = {}
+        self.reference: Reference | None = None
+        self.noise_counter = 0
+        self.saw_random = False
+        self.raises = False
+        self.random_after: RandomState | None = None
+        self.planned = 2 + settings.noise_runs + settings.candidate_runs
+
+    @property
+    def draws_random_numbers(self) -> bool:
+        """Whether the model uses random numbers (or might: no run has told yet)."""
+        if self.reference is not None:
+            return bool(self.reference.random_operations)
+        return self.saw_random or self.noise_counter == 0
+
+    def depends_on_random(self, path: str) -> bool:
+        """Tell whether a leaf comes from random numbers; without a reference to tell which, all leaves may."""
+        if self.reference is None:
+            return self.draws_random_numbers
+        return path in self.expectations and self.expectations[path].random
+
+    def prepare(self) -> Failure | None:
+        """Run eager, the reference and the noise; return how eager fails, where it does.
+
+        `raises` tells afterwards whether it fails on any rank: then none goes on.
+        """
+        eager, failure = self._run_eager()
+        self.raises = bool(self.settings.agree("does the model raise?", int(failure is not None)))
+        if self.raises:
+            return failure
+        self._expect(eager)
+        if self.plan.backward and not any(
+            expectation.leaf.role == "gradient" and expectation.leaf.value is not None
+            for expectation in self.expectations.values()
+        ):
+            self.notes.append(reasons.no_gradient())
+        if self.settings.tolerance.relative is None:
+            for _ in range(self.settings.noise_runs):
+                self.run_noise(self.expectations)
+        return None
+
+    def announce(self, name: str, *, candidate: bool = False) -> None:
+        """Tell whoever watches which run is about to start."""
+        self.planned = max(self.planned, len(self.records) + 1)
+        if self.settings.progress is not None:
+            self.settings.progress(
+                Progress(run=len(self.records) + 1, runs=self.planned, name=name, candidate=candidate)
+            )
+
+    def record(self, name: str, ending: Ending) -> None:
+        """Keep how a run ended."""
+        failure = ending.failure
+        record = RunRecord(
+            name=name,
+            ending="raised" if failure else "returned",
+            seconds=ending.seconds,
+            detail=f"{failure.type}: {failure.message}" if failure else "",
+        )
+        self.records.append(record)
+        if self.settings.ended is not None:
+            self.settings.ended(record)
+
+    def _run(
+        self,
+        name: str,
+        consume: Callable[[Leaf], None],
+        *,
+        mode: Callable[[], contextlib.AbstractContextManager[Any]] = contextlib.nullcontext,
+    ) -> Ending:
+        """Run eager, whatever torch.compile stands inside the model."""
+        self.announce(name)
+        with torch.compiler.set_stance("force_eager"):
+            ending = self.runner.run(self.subject.model, consume, mode=mode)
+        self.record(name, ending)
+        if ending.out_of_memory:
+            raise ResourceError(
+                f"out of memory in the run '{name}'",
+                hint="use smaller inputs, or --no-reference (reference=False) to do without float64",
+            )
+        return ending
+
+    def _run_eager(self) -> tuple[dict[str, Leaf], Failure | None]:
+        leaves: dict[str, Leaf] = {}
+        ending = self._run("eager", lambda leaf: leaves.update({leaf.path: kept(leaf)}))
+        self.random_after = ending.random
+        return leaves, ending.failure
+
+    def _expect(self, eager: dict[str, Leaf]) -> None:
+        """Build the expectations from eager and the float64 reference, and see whether eager repeats itself."""
+        repeated: dict[str, Leaf] = {}
+        why = "turned off"
+        if self.settings.reference:
+            why = self._run_reference(eager)
+        if self.reference is None:
+            self.notes.append(reasons.without_reference(why))
+        if self.settings.agree("eager again?", int(self.reference is None or self.reference.plain)):
+            self._run("eager again", lambda leaf: repeated.update({leaf.path: kept(leaf)}))
+        for path, leaf in eager.items():
+            if path not in self.expectations:
+                self.expectations[path] = Expectation(leaf, None)
+        for path, leaf in repeated.items():
+            if path in self.expectations:
+                self._compare_repeat(self.expectations[path], leaf, beside_reference=False)
+
+    def _run_reference(self, eager: dict[str, Leaf]) -> str:
+        """Run the reference; return why there is none, where there is none."""
+        for plain in (False, True):
+            reference = Reference(plain=plain)
+            self.expectations.clear()
+
+            def consume(leaf: Leaf, reference: Reference = reference) -> None:
+                self._consume_reference(eager, leaf, reference)
+
+            try:
+                with plain_kernels() if plain else contextlib.nullcontext():
+                    ending = self._run("float64 reference", consume, mode=lambda r=reference: r)  # type: ignore[misc]
+            except NeedsPlainKernels:
+                continue
+            if ending.failure is not None:
+                self.expectations.clear()
+                return f"{ending.failure.type}: {ending.failure.message}"
+            self.reference = reference
+            if reference.unpromoted:
+                self.notes.append(reasons.not_promoted(reference.unpromoted))
+            return ""
+        return "no plain kernels"
+
+    def _consume_reference(self, eager: dict[str, Leaf], leaf: Leaf, reference: Reference) -> None:
+        expected = eager.get(leaf.path)
+        if expected is None:
+            return
+        value = leaf.value
+        truth = reference.value(value) if isinstance(value, torch.Tensor) and leaf.changed else None
+        if truth is not None and (not isinstance(expected.value, torch.Tensor) or truth.shape != expected.value.shape):
+            truth = None
+        random = isinstance(value, torch.Tensor) and reference.is_random(value)
+        expectation = Expectation(expected, truth, random=random)
+        self.expectations[leaf.path] = expectation
+        if not reference.plain:
+            self._compare_repeat(expectation, leaf, beside_reference=True)
+        if leaf.role == "gradient" and isinstance(value, torch.Tensor) and fills_its_storage(value):
+            reference.shadows.forget(value)  # Gradients that share a bucket share its shadow.
+
+    def _compare_repeat(self, expectation: Expectation, again: Leaf, *, beside_reference: bool) -> None:
+        """See whether eager gave the same leaf twice, but for what atomics on a GPU may change."""
+        if not expectation.leaf.changed and not again.changed:
+            return
+        left, right = tensor_of(expectation.leaf.value), tensor_of(again.value)
+        if left is None or right is None:
+            return
+        if left.shape != right.shape or left.dtype != right.dtype:
+            expectation.deterministic = False
+            return
+        if left.layout != torch.strided or identical(left, right):
+            return
+        for baseline in expectation.parts.values():
+            if isinstance(baseline, FloatBaseline):
+                expectation.deterministic &= repeats(baseline, right, beside_reference=beside_reference)
+            elif isinstance(baseline, ExactBaseline):
+                changed = int((left != right).sum())
+                expectation.deterministic &= changed * 100 <= left.numel()
+        if expectation.deterministic:
+            expectation.add(again)
+
+    def run_noise(
+        self,
+        targets: dict[str, Expectation],
+        *,
+        amplitude: float = 1.0,
+        watch: Callable[[Leaf], None] | None = None,
+    ) -> None:
+        """Widen the expectations by one run with noise."""
+        self.noise_counter += 1
+        replay = self.reference.draws if self.reference is not None else []
+        noise = Noise(self.bank, run=self.noise_counter, amplitude=amplitude, replay=replay)
+
+        def consume(leaf: Leaf) -> None:
+            expectation = targets.get(leaf.path)
+            if expectation is not None:
+                if watch is not None:
+                    watch(leaf)
+                expectation.add(leaf, amplitude=amplitude)
+
+        name = f"noise {self.noise_counter}" if amplitude == 1.0 else "amplified noise"
+        self._run(name, consume, mode=lambda: noise)
+        self.saw_random |= noise.saw_random
+
+
+def kept(leaf: Leaf) -> Leaf:
+    """Return a leaf that stays as it is when the run goes on."""
+    if leaf.role in LIVING_ROLES and leaf.changed and isinstance(leaf.value, torch.Tensor):
+        return replace(leaf, value=leaf.value.clone())
+    return leaf
+
+
+def fills_its_storage(tensor: torch.Tensor) -> bool:
+    """Tell whether a tensor shares its storage with no other, as far as its size tells."""
+    return torchapi.storage_key(tensor) is None or tensor.nbytes == tensor.untyped_storage().nbytes()
+
+
+def repeats(baseline: FloatBaseline, again: torch.Tensor, *, beside_reference: bool) -> bool:
+    """Tell whether a second eager run lies within rounding of the first.
+
+    Where the second run is the one that the reference stands beside, its own error says how much rounding
+    there is; else a generous number of roundings of the leaf's scale does.
+    """
+    values = as_real(again).reshape(baseline.layout.rows, baseline.layout.columns)
+    apart, error, scale = 0.0, 0.0, 0.0
+    for rows, columns in baseline.layout.blocks(baseline.device):
+        first = baseline.eager[rows, columns].to(baseline.work)
+        second = values[rows, columns].to(baseline.work)
+        both = torch.isfinite(first) & torch.isfinite(second)
+        if not bool((both | (first == second) | (first.isnan() & second.isnan())).all()):
+            return False
+        apart = max(apart, float((second - first).masked_fill(~both, 0.0).abs().max()))
+        scale = max(scale, float(first.masked_fill(~both, 0.0).abs().max()))
+        if beside_reference and baseline.has_reference:
+            error = max(error, float(baseline.difference(values, rows, columns).abs().max()))
+    roundings = 1.0 if beside_reference and baseline.has_reference else ROUNDINGS
+    return apart <= REPEATABLE * (error + roundings * baseline.epsilon * scale)

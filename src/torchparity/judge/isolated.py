@@ -1,0 +1,131 @@
+"""A verdict from another process: whatever the candidate does there, the caller gets an answer."""
+
+from __future__ import annotations
+
+import json
+import signal
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from torchparity import errors
+from torchparity.judge import reasons
+from torchparity.judge.cases import judge_bundle
+from torchparity.records import Failure, Kind, Progress, ProgressCallback, RunRecord, Status, Verdict
+from torchparity.records.wire import plain_data, record_from
+from torchparity.repro.bundle import located, read_bundle
+from torchparity.run.environment import environment
+from torchparity.workers.outcome import Ending, Limits, Outcome
+from torchparity.workers.pool import Pool
+
+# A candidate that dies of one of these did so itself; other signals come from outside.
+OWN_SIGNALS = (signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGSYS)
+BUNDLE_JOB = "torchparity.judge.isolated:bundle_job"
+LIMIT_SECONDS = 1800.0
+
+Announce = Callable[[str], None]
+
+
+def answer(judge: Callable[[ProgressCallback], Verdict], announce: Announce) -> dict[str, Any]:
+    """Judge inside a worker; return the verdict, or the error that the caller is to raise."""
+    try:
+        return {"verdict": plain_data(judge(lambda event: announce(json.dumps(asdict(event)))))}
+    except errors.ParityError as error:
+        return {"error": error.to_data()}
+
+
+def bundle_job(payload: dict[str, Any], announce: Announce) -> dict[str, Any]:
+    """Judge the bundle in a folder."""
+    return answer(lambda tell: judge_bundle(Path(payload["folder"]), progress=tell), announce)
+
+
+def run_in(pool: Pool, folder: Path, *, limits: Limits | None = None, progress: ProgressCallback | None = None) -> Verdict:
+    """Judge a bundle in a clean process of a pool."""
+    folder = located(Path(folder))
+    case = read_bundle(folder)  # What is damaged is refused before anything runs.
+    payload = {"folder": str(folder.resolve())}
+    name = case.recipe.backend_name()
+    return judge_elsewhere(pool, BUNDLE_JOB, payload, subject=case.name, backend=name, limits=limits, progress=progress)
+
+
+def judge_elsewhere(
+    pool: Pool,
+    job: str,
+    payload: dict[str, Any],
+    *,
+    subject: str,
+    backend: str,
+    limits: Limits | None = None,
+    progress: ProgressCallback | None = None,
+) -> Verdict:
+    """Run a job that answers with a verdict in a worker, and turn however it ends into a verdict."""
+
+    def hear(phase: str) -> None:
+        event = phase_of(phase)
+        if progress is not None and event is not None:
+            progress(event)
+
+    outcome = pool.submit(job, payload, limits=limits or Limits(seconds=LIMIT_SECONDS), on_phase=hear).result()
+    return verdict_of(outcome, subject=subject, backend=backend)
+
+
+def phase_of(phase: str) -> Progress | None:
+    """Return the run that a phase of a worker tells of; None where it tells of something else."""
+    try:
+        return record_from(Progress, json.loads(phase))
+    except (ValueError, TypeError, KeyError, AttributeError):
+        return None
+
+
+def verdict_of(outcome: Outcome, *, subject: str, backend: str) -> Verdict:
+    """Turn however a worker ended into a verdict; raise the errors that are the caller's to see."""
+    if outcome.ending is Ending.RETURNED and "error" in outcome.value:
+        raise errors.error_from(outcome.value["error"])
+    if outcome.ending is Ending.RETURNED:
+        return record_from(Verdict, outcome.value["verdict"])
+    event = phase_of(outcome.phase)
+    name = event.name if event is not None else ""
+    own_fault = outcome.ending is Ending.EXITED or outcome.signal in OWN_SIGNALS
+    how = describe(outcome)
+    failure, status, why = None, Status.UNKNOWN, reasons.no_answer(how, name)
+    if event is not None and event.candidate and own_fault:
+        status, why = Status.DIFFERS, reasons.crashed(backend, how)
+        failure = Failure(
+            type=signal.Signals(outcome.signal).name if outcome.signal else "exit",
+            message=how,
+            stage=Kind.CRASHES.value,
+            phase=name,
+            traceback=outcome.output[-8000:],
+        )
+    elif outcome.error is not None:
+        told = outcome.error
+        failure = Failure(
+            type=told.type, message=told.message, stage="worker", phase=name, traceback=told.traceback
+        )
+    return Verdict(
+        status=status,
+        reasons=(why,),
+        runs=(RunRecord(name=name or "start", ending=outcome.ending.value, seconds=outcome.seconds, detail=how),),
+        recipe={"backend": backend},
+        environment=environment(torch.device("cpu")),
+        subject=subject,
+        failure=failure,
+        seconds=outcome.seconds,
+    )
+
+
+def describe(outcome: Outcome) -> str:
+    """Say how a worker ended, as what it did."""
+    if outcome.ending is Ending.KILLED and outcome.signal is not None:
+        return f"is killed by {signal.Signals(outcome.signal).name}"
+    if outcome.ending is Ending.TIMED_OUT:
+        return f"is stopped after {outcome.seconds:.0f} s, its time limit"
+    if outcome.ending is Ending.EXITED:
+        return f"leaves the process with exit code {outcome.exit_code}"
+    if outcome.ending is Ending.OUT_OF_MEMORY:
+        return "runs out of memory"
+    told = f": {outcome.error.type}: {outcome.error.message}" if outcome.error else ""
+    return f"could not be started{told}" if outcome.ending is Ending.NOT_STARTED else f"raises{told}"

@@ -1,0 +1,63 @@
+"""What a failure is recognised by. It is pinned at the start of a search, and only the same failure is followed."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+
+from torchparity.records.verdict import Failure, Kind, Status, Verdict
+
+# Kinds of difference that a value has where it is made, and that can be seen by looking at intermediate values.
+VALUES = (Kind.VALUE.value, Kind.BIAS.value, Kind.NONFINITE.value, Kind.INTEGER.value)
+# A bias is a difference in value that shows only in many elements together.
+SAME_KIND = {Kind.BIAS.value: Kind.VALUE.value}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Signature:
+    """The kind of a failure and, where the compiler raises, the type of the error and the function it comes from.
+
+    `summary` says it to a person, and tells no failure from another.
+    """
+
+    kind: str
+    error: str = ""
+    frame: str = ""
+    summary: str = field(default="", compare=False)
+
+    @property
+    def text(self) -> str:
+        """The signature in one line."""
+        return " ".join(part for part in (self.kind, self.error, f"in {self.frame}" if self.frame else "") if part)
+
+
+def family(kind: str) -> str:
+    """Return the kind that a kind counts as."""
+    return SAME_KIND.get(kind, kind)
+
+
+def function_of(frame: str) -> str:
+    """Return a frame without the folder and the line number, which another version moves: `lowering.py full`."""
+    found = re.search(r"([^/\\]+):\d+ (\S+)$", frame)
+    return f"{found[1]} {found[2]}" if found else frame
+
+
+def signatures_of(verdict: Verdict) -> tuple[Signature, ...]:
+    """Return every way in which a verdict differs, that of the worst leaf first; none where it does not."""
+    if verdict.status is not Status.DIFFERS:
+        return ()
+    kinds = [family(leaf.kind) for leaf in verdict.leaves if leaf.status is Status.DIFFERS] or [verdict.kind]
+    failure = verdict.failure
+    told = {"error": failure.type, "frame": function_of(failure.frame)} if failure is not None else {}
+    summary = verdict.reasons[0] if verdict.reasons else ""
+    return tuple(Signature(kind=kind, summary=summary, **told) for kind in dict.fromkeys(kinds))
+
+
+def signature_of(failure: Failure | None, verdict: Verdict | None) -> Signature | None:
+    """Return how a graph failed: as a verdict says, or by what it raised."""
+    if verdict is not None:
+        return next(iter(signatures_of(verdict)), None)
+    if failure is None:
+        return None
+    summary = f"raises {failure.type}: {failure.message}"
+    return Signature(kind=Kind.RAISES.value, error=failure.type, frame=function_of(failure.frame), summary=summary)

@@ -1,0 +1,121 @@
+"""What a run does with a model: the plan that a request makes for it, or why it cannot mean anything."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from torchparity.compare.leaves import walk
+from torchparity.errors import UsageError
+from torchparity.request import MEAN, PROJECTION, Request, suggestion
+from torchparity.run.loss import Loss
+from torchparity.run.subject import Subject, loose_tensors, owned_modules
+
+OptimizerFactory = Callable[[list[torch.Tensor]], torch.optim.Optimizer]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """What a run does with the model."""
+
+    training: bool = False
+    backward: bool = False
+    steps: int = 1
+    optimizer: OptimizerFactory | None = None
+    autocast: torch.dtype | None = None
+    loss: Loss = PROJECTION
+    seed: int = 0
+    input_gradients: bool = False
+    random: Mapping[str, torch.Tensor] = field(default_factory=dict)
+
+    def facts(self) -> dict[str, Any]:
+        """Return the plan as plain data, by the names of the request's options."""
+        return {
+            "train": self.training,
+            "backward": self.backward,
+            "steps": self.steps if self.optimizer is not None else None,
+            "optimizer": getattr(self.optimizer, "__name__", None),
+            "autocast": str(self.autocast).removeprefix("torch.") if self.autocast is not None else None,
+            "loss": self.loss if isinstance(self.loss, str) else getattr(self.loss, "__name__", type(self.loss).__name__),
+            "input_gradients": self.input_gradients,
+            "seed": self.seed,
+        }
+
+
+def plan_of(request: Request, subject: Subject) -> Plan:
+    """Turn what the user asked for into a plan, or say why it cannot mean anything."""
+    factory = request.optimizer if request.optimizer is not None else subject.optimizer
+    if request.steps is not None and factory is None:
+        factory = "sgd"
+    if factory is not None and not request.gradients:
+        if request.optimizer is not None or request.steps is not None:
+            raise UsageError(
+                "optimizer steps need a backward pass",
+                hint="add --train (train=True), or --backward to stay in eval mode",
+            )
+        factory = None
+    loss = request.loss if request.loss is not None else subject.loss
+    if isinstance(loss, str) and loss not in (PROJECTION, MEAN):
+        raise UsageError(
+            f"there is no loss named {loss!r}", hint=f"use {PROJECTION!r}, {MEAN!r} or a function of the outputs"
+        )
+    input_gradients = request.input_gradients
+    if input_gradients is None:
+        input_gradients = request.gradients and not asks_for_gradients(subject)
+    return Plan(
+        training=request.train,
+        backward=request.gradients,
+        steps=request.steps or 1,
+        optimizer=optimizer_factory(factory) if factory is not None else None,
+        autocast=float_dtype(request.autocast),
+        loss=loss if loss is not None else PROJECTION,
+        seed=request.seed,
+        input_gradients=input_gradients,
+    )
+
+
+def asks_for_gradients(subject: Subject) -> bool:
+    """Tell whether any parameter or input asks for a gradient; where none does, the float inputs are made to."""
+    modules = owned_modules(subject.model).values()
+    tensors: list[torch.Tensor] = [parameter for module in modules for parameter in module.parameters()]
+    tensors += loose_tensors(subject.model).values()
+    tensors += [leaf for _, leaf in walk(subject.calls()) if isinstance(leaf, torch.Tensor)]
+    return any(tensor.requires_grad for tensor in tensors)
+
+
+def optimizer_factory(optimizer: OptimizerFactory | str) -> OptimizerFactory:
+    """Return a factory for a torch.optim class by name (any case), or the factory that was given."""
+    if not isinstance(optimizer, str):
+        return optimizer
+    classes: dict[str, Any] = {
+        name.lower(): value
+        for name, value in vars(torch.optim).items()
+        if isinstance(value, type) and issubclass(value, torch.optim.Optimizer) and value is not torch.optim.Optimizer
+    }
+    chosen = classes.get(optimizer.lower())
+    if chosen is None:
+        known = sorted(classes)
+        raise UsageError(
+            f"torch.optim has no optimizer named {optimizer!r}",
+            hint=suggestion(optimizer.lower(), known, f"known are {', '.join(known)}"),
+        )
+    closure = inspect.signature(chosen.step).parameters.get("closure")
+    if closure is not None and closure.default is closure.empty:
+        raise UsageError(
+            f"{chosen.__name__} calls the model itself, through a closure",
+            hint="use an optimizer whose step needs no closure",
+        )
+    factory: OptimizerFactory = chosen
+    return factory
+
+
+def float_dtype(name: str | None) -> torch.dtype | None:
+    """Return the dtype of a name, for autocast."""
+    found = getattr(torch, name, None) if name is not None else None
+    if name is not None and (not isinstance(found, torch.dtype) or not found.is_floating_point):
+        raise UsageError(f"{name!r} is not a dtype for autocast", hint="use bfloat16 or float16")
+    return found

@@ -1,0 +1,180 @@
+"""Torch's compilers: backends, settings, caches, failures, and the first and last step of inductor."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import torch
+
+from torchparity.torchapi.door import lookup
+
+CONFIG_MODULES = {
+    "inductor": "torch._inductor.config",
+    "dynamo": "torch._dynamo.config",
+    "functorch": "torch._functorch.config",
+}
+
+
+# What a compilation imports when it first needs it. A version that has moved one of them is slower, not broken.
+COMPILER_MODULES = """
+    functorch.compile
+    torch._dynamo.backends.debugging
+    torch._dynamo.dce_extra_outputs
+    torch._dynamo.repro.after_dynamo
+    torch._export.db.logging
+    torch._export.passes._node_metadata_hook
+    torch._functorch._activation_checkpointing.remat_using_tags_for_fwd_loss_bwd_graph_pass
+    torch._functorch._aot_autograd.subclass_codegen
+    torch._higher_order_ops.passes.inline_invoke_subgraph
+    torch._inductor.bounds
+    torch._inductor.choices
+    torch._inductor.codegen.cpp
+    torch._inductor.codegen.memory_planning
+    torch._inductor.codegen.segmented_tree
+    torch._inductor.compile_fx
+    torch._inductor.extern_node_serializer
+    torch._inductor.hooks
+    torch._inductor.kernel_template_choice
+    torch._inductor.select_algorithm
+    torch._subclasses.schema_check_mode
+    torch.export._leakage_detection_utils
+    torch.export._trace
+    torch.export._unlift
+    torch.fx.experimental.validator
+    torch.utils._cpp_embed_headers
+""".split()
+# Environment that makes a process compile every graph for itself.
+NO_GRAPH_CACHES = {"TORCHINDUCTOR_FX_GRAPH_CACHE": "0", "TORCHINDUCTOR_AUTOGRAD_CACHE": "0"}
+# Built, or probed, at the first compilation; the first by `joint_graph`, `post_grad` or `pre_grad`.
+PATTERN_TABLES = "torch._inductor.fx_passes.{}.lazy_init"
+VECTOR_INSTRUCTIONS = "torch._inductor.cpu_vec_isa.pick_vec_isa"
+CACHE_FOLDER = "torch._inductor.runtime.cache_dir_utils.cache_dir"
+
+
+def list_backends() -> list[str]:
+    """Return every backend name that torch.compile knows, debug ones included."""
+    return sorted(lookup("torch._dynamo.list_backends")(None))
+
+
+def config_module(area: str) -> Any:
+    """Return the configuration module of `inductor`, `dynamo` or `functorch`."""
+    return lookup(CONFIG_MODULES[area])
+
+
+@contextlib.contextmanager
+def patched_config(settings: Mapping[str, Any]) -> Iterator[None]:
+    """Apply settings such as `inductor.fallback_random` for the length of the context."""
+    with contextlib.ExitStack() as stack:
+        for key, value in settings.items():
+            area, name = key.split(".", 1)
+            stack.enter_context(config_module(area).patch({name: value}))
+        yield
+
+
+def fresh_compiler_cache() -> contextlib.AbstractContextManager[Any]:
+    """Give the compiler an empty cache folder for the length of the context."""
+    context: contextlib.AbstractContextManager[Any] = lookup("torch._inductor.utils.fresh_cache")()
+    return context
+
+
+def dynamo_repro_settings() -> dict[str, Any]:
+    """Return the settings that torch's own accuracy check obeys."""
+    settings = config_module("dynamo")
+    names = ("repro_tolerance", "same_two_models_use_fp64")
+    return {name: getattr(settings, name) for name in names}
+
+
+def graphs_compiled() -> int:
+    """Return how many graphs Dynamo has captured in this process."""
+    return int(lookup("torch._dynamo.utils.counters")["stats"]["unique_graphs"])
+
+
+def is_compile_failure(error: BaseException) -> bool:
+    """Tell whether an exception comes from compiling, not from running what was compiled."""
+    kinds = [NotDeployed, lookup("torch._dynamo.exc.TorchDynamoException")]
+    kinds.append(lookup("torch._inductor.exc.InductorError"))
+    return isinstance(error, tuple(kinds))
+
+
+def inner_failure(error: BaseException) -> BaseException:
+    """Return what a compiler failure wraps: the innermost exception that says what went wrong."""
+    inner = getattr(error, "inner_exception", None)
+    return inner_failure(inner) if isinstance(inner, BaseException) else error
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Tell whether an exception means that memory ran out, on the CPU or on a device."""
+    if isinstance(error, MemoryError | torch.OutOfMemoryError):
+        return True
+    text = str(error)  # The allocator of the CPU has another wording where it was built for ARM.
+    return any(words in text for words in ("can't allocate memory", "out of memory", "not enough memory"))
+
+
+def aot_backend(*, forward: Callable[..., Any], backward: Callable[..., Any]) -> Callable[[Any, list[Any]], Any]:
+    """Return a backend that hands forward and backward ATen graphs to two compilers, split as aot_eager splits them."""
+    build = lookup("torch._dynamo.backends.common.aot_autograd")
+    partition = lookup("functorch.compile.min_cut_rematerialization_partition")
+    backend: Callable[[Any, list[Any]], Any] = build(fw_compiler=forward, bw_compiler=backward, partition_fn=partition)
+    return backend
+
+
+def boxed(function: Callable[..., Any]) -> Callable[[list[Any]], Any]:
+    """Give a function the calling convention that AOTAutograd wants: one list, emptied by the callee."""
+    make: Callable[[list[Any]], Any] = lookup("functorch.compile.make_boxed_func")(function)
+    return make
+
+
+def is_boxed(function: Callable[..., Any]) -> bool:
+    """Tell whether a function wants its arguments as one list, which it empties."""
+    return bool(getattr(function, "_boxed_call", False))
+
+
+def mark_boxed(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Tell AOTAutograd that a function wants its arguments as one list."""
+    setattr(function, "_boxed_call", True)  # noqa: B010 - a plain assignment does not type-check
+    return function
+
+
+def compile_with_inductor(
+    graph_module: Any, inputs: list[Any], inner_compile: Any, settings: Mapping[str, Any] | None = None
+) -> Any:
+    """Run the whole of inductor with another function in place of its last step."""
+    compile_fx = lookup("torch._inductor.compile_fx.compile_fx")
+    # A graph that was compiled before would come from the cache, whatever the last step is.
+    with patched_config({"functorch.enable_autograd_cache": False}):
+        return compile_fx(graph_module, inputs, inner_compile=inner_compile, config_patches=dict(settings or {}) or None)
+
+
+def inductor_settings(mode: str | None, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings that torch.compile turns a mode and options for inductor into."""
+    return dict(lookup("torch._TorchCompileInductorWrapper")(mode, dict(options), None).config)
+
+
+@contextlib.contextmanager
+def without_onednn() -> Iterator[None]:
+    """Turn oneDNN off. (`torch.backends.mkldnn.flags` does, but warns about Intel GPUs on every use.)"""
+    enabled = lookup("torch._C._get_mkldnn_enabled")()
+    switch = lookup("torch._C._set_mkldnn_enabled")
+    switch(False)
+    try:
+        yield
+    finally:
+        switch(enabled)
+
+
+# Lines that stand before what an exporter has to say.
+PREAMBLES = ("Check '", "FrontEnd API failed", "Summary:", "Exception from ")
+
+
+class NotDeployed(Exception):
+    """A model that could not be exported, or that an engine did not take; `inner_exception` says why."""
+
+    def __init__(self, error: BaseException) -> None:
+        # The exporter to ONNX explains its own steps first; what went wrong in them is the cause.
+        while error.__cause__ is not None:
+            error = error.__cause__
+        self.inner_exception = error
+        lines = [line.strip() for line in str(error).splitlines()]
+        super().__init__(" ".join([line for line in lines if line and not line.startswith(PREAMBLES)][:2]))

@@ -1,0 +1,185 @@
+"""Operators and graphs: schemas, tags, custom operators, what AOTAutograd knows of a graph."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+
+from torchparity.torchapi.door import lookup
+from torchparity.torchapi.tensors import tree_leaves
+
+OpOverload = torch._ops.OpOverload
+HigherOrderOperator = torch._ops.HigherOrderOperator
+
+
+def plain_copy(graph: torch.fx.Graph, names: Mapping[torch.fx.Node, str] | None = None) -> torch.fx.Graph:
+    """Return a copy of a graph whose inputs and outputs are flat, whatever structure was put around it.
+
+    `names` says what the copy calls its inputs.
+    """
+    copied = torch.fx.Graph()
+    inputs: dict[torch.fx.Node, torch.fx.Node] = {}
+    for node, name in (names or {}).items():
+        inputs[node] = copied.placeholder(name)
+        inputs[node].meta = dict(node.meta)
+    output = copied.graph_copy(graph, inputs, return_output_node=True)
+    copied.output(output[0] if isinstance(output, tuple) else output)
+    return copied
+
+
+def end_of_graph(graph_module: torch.fx.GraphModule) -> dict[str, Any] | None:
+    """Return why Dynamo ended a graph where it did, and the user's line; None where the frame simply returned."""
+    reason = getattr(graph_module, "compile_subgraph_reason", None)
+    if reason is None or not getattr(reason, "graph_break", False):
+        return None
+    frames = [f"{frame.filename}:{frame.lineno} in {frame.name}" for frame in reason.user_stack]
+    return {"reason": str(reason.reason).strip().splitlines()[0], "line": frames[-1] if frames else ""}
+
+
+def no_function_modes() -> contextlib.AbstractContextManager[Any]:
+    """Call torch without the modes that watch its functions hearing of it."""
+    made: contextlib.AbstractContextManager[Any] = lookup("torch._C.DisableTorchFunction")()
+    return made
+
+
+def no_dispatch_modes() -> contextlib.AbstractContextManager[Any]:
+    """Work on tensors as they are, outside every mode that may be watching."""
+    context: contextlib.AbstractContextManager[Any] = lookup("torch.utils._python_dispatch._disable_current_modes")()
+    return context
+
+
+def backend_function(name: str) -> Callable[..., Any]:
+    """Return the backend of a name."""
+    backend: Callable[..., Any] = lookup("torch._dynamo.backends.registry.lookup_backend")(name)
+    return backend
+
+
+BUILTIN_NAMESPACES = (
+    "aten", "prim", "prims", "inductor", "higher_order", "quantized", "quantized_decomposed", "mkldnn", "mkl",
+    "onednn", "_c10d_functional", "c10d", "rngprims", "debugprims", "profiler", "_quantized", "symm_mem", "streams",
+    "sparse", "_inductor_test", "dynamo", "bundled_autograd_cache", "flex_lib", "flex_gemm",
+)  # fmt: skip
+
+
+COLLECTIVE_NAMESPACES = ("c10d", "_c10d_functional")
+# Not collectives: two ranks talk, or none does.
+ONE_SIDED = ("send", "recv_", "recv_any_source_", "wait_tensor", "_wrap_tensor_autograd")
+
+
+def is_builtin_namespace(namespace: str) -> bool:
+    """Tell whether torch itself registers the operators of a namespace."""
+    return namespace in BUILTIN_NAMESPACES
+
+
+def operator_module(operator: OpOverload) -> str | None:
+    """Return the module that registers a custom operator, where torch remembers it."""
+    name = base_name(operator)
+    definitions = lookup("torch._library.custom_ops.OPDEFS")
+    if name in definitions:
+        module: str = definitions[name]._init_fn.__module__
+        return module
+    namespace = name.split("::")[0]
+    return namespace if importlib.util.find_spec(namespace) is not None else None
+
+
+def is_random(operator: OpOverload) -> bool:
+    """Tell whether an operator draws from a random generator."""
+    return torch.Tag.nondeterministic_seeded in operator.tags
+
+
+def draws(target: Any) -> bool:
+    """Tell whether what a node calls draws random numbers, as far as its name or its tag tells."""
+    if isinstance(target, OpOverload):
+        return is_random(target)
+    return bool(re.search(r"dropout|rand|bernoulli|normal_|uniform_|multinomial|exponential_", str(target)))
+
+
+def written_arguments(operator: OpOverload) -> tuple[int | str, ...]:
+    """Return the positions (names, for keyword-only ones) of the arguments an operator writes to."""
+    written: list[int | str] = []
+    for position, argument in enumerate(operator._schema.arguments):
+        alias = argument.alias_info
+        if alias is not None and alias.is_write:
+            written.append(argument.name if argument.kwarg_only else position)
+    return tuple(written)
+
+
+def given_argument(operator: OpOverload, name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    """Return what a call gives for an argument, by place, by name or by default; None where there is no such one."""
+    for position, argument in enumerate(operator._schema.arguments):
+        if argument.name == name:
+            return args[position] if position < len(args) else kwargs.get(name, argument.default_value)
+    return None
+
+
+def has_schema(target: Any) -> bool:
+    """Tell whether a call is to an operator whose arguments are known."""
+    return isinstance(target, OpOverload)
+
+
+def required_arguments(operator: Any) -> int:
+    """Return how many arguments by position an operator cannot do without."""
+    arguments = operator._schema.arguments
+    return max((place + 1 for place, entry in enumerate(arguments) if not entry.has_default_value()), default=0)
+
+
+def target_name(target: Any) -> str:
+    """Return the name of what a node calls, without namespace and overload: `relu`."""
+    return base_name(target).split("::")[-1] if isinstance(target, OpOverload) else str(getattr(target, "__name__", target))
+
+
+def base_name(operator: OpOverload) -> str:
+    """Return `aten::add` for `aten.add.Tensor`."""
+    name: str = operator._schema.name
+    return name
+
+
+def higher_order_operators() -> list[HigherOrderOperator]:
+    """Return every higher-order operator that is registered."""
+    return list(lookup("torch._ops._higher_order_ops").values())
+
+
+def higher_order_kernel(operator: HigherOrderOperator) -> Callable[..., Any] | None:
+    """Return the plain implementation of a higher-order operator, where it has one."""
+    key = lookup("torch._C.DispatchKey").CompositeExplicitAutograd
+    kernel: Callable[..., Any] | None = operator.py_kernels.get(key)
+    return kernel
+
+
+def is_collective(operator: OpOverload) -> bool:
+    """Tell whether an operator is one that every rank must call: a reduction, a gathering, a broadcast."""
+    return operator.namespace in COLLECTIVE_NAMESPACES and base_name(operator).split("::")[-1] not in ONE_SIDED
+
+
+def wait_for_collective(outputs: Any) -> None:
+    """Wait until a collective has written its results."""
+    for leaf in tree_leaves(outputs):
+        if isinstance(leaf, torch.ScriptObject):
+            leaf.wait()  # type: ignore[attr-defined]
+        elif isinstance(leaf, torch.Tensor):
+            lookup("torch.ops._c10d_functional.wait_tensor")(leaf)
+
+
+def _forward_metadata() -> Any:
+    context = lookup("torch._guards.TracingContext").try_get()
+    return getattr(context, "fw_metadata", None)
+
+
+def mutated_inputs() -> list[int]:
+    """Return, while a forward graph is being compiled, which of its inputs its first outputs are written to."""
+    metadata = _forward_metadata()
+    return list(metadata.mutated_inp_runtime_indices) if metadata is not None else []
+
+
+def visible_outputs(count: int) -> int:
+    """Return how many of a forward graph's `count` outputs the user sees, written inputs included."""
+    metadata = _forward_metadata()
+    if metadata is None:
+        return count
+    seen = len(metadata.mutated_inp_runtime_indices) + len(metadata.output_info)
+    return min(count, seen)

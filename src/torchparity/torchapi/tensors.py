@@ -1,0 +1,124 @@
+"""Tensors as torch keeps them: storages, classes, symbols, shards; and pytrees of them."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import torch
+
+from torchparity.torchapi.door import lookup
+
+
+def storage_key(tensor: torch.Tensor) -> int | None:
+    """Return the identity of a tensor's storage, or None where it has none (sparse, wrappers)."""
+    try:
+        return int(tensor.untyped_storage()._cdata)
+    except (NotImplementedError, RuntimeError):
+        return None
+
+
+def negative_view(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a tensor seen with the other sign, nothing computed."""
+    view: torch.Tensor = lookup("torch._neg_view")(tensor)
+    return view
+
+
+def version_of(tensor: torch.Tensor) -> int:
+    """Return how often a tensor has been written to."""
+    return int(tensor._version)
+
+
+def sparse_parts(tensor: torch.Tensor) -> list[torch.Tensor]:
+    """Return indices and values of a sparse tensor as they lie there, sorted or not."""
+    return [tensor._indices(), tensor._values()]
+
+
+def is_plain(tensor: torch.Tensor) -> bool:
+    """Tell whether a tensor is torch's own class with a strided layout and a storage."""
+    return (
+        type(tensor) in (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
+        and tensor.layout == torch.strided
+        and not tensor.is_quantized
+        and not tensor.is_nested
+    )
+
+
+def is_wrapper(tensor_type: type) -> bool:
+    """Tell whether a tensor class wraps other tensors and takes operations apart itself."""
+    return hasattr(tensor_type, "__tensor_flatten__")
+
+
+def pytree_children(value: Any) -> list[Any] | None:
+    """Return the children of a value whose class is registered as a pytree node, else None."""
+    registry = lookup("torch.utils._pytree.SUPPORTED_NODES")
+    if type(value) not in registry:
+        return None
+    return list(registry[type(value)].flatten_fn(value)[0])
+
+
+def tree_map(function: Callable[[Any], Any], tree: Any) -> Any:
+    """Apply a function to every leaf of a pytree."""
+    return lookup("torch.utils._pytree.tree_map")(function, tree)
+
+
+def tree_leaves(tree: Any) -> list[Any]:
+    """Return the leaves of a pytree, in order."""
+    leaves: list[Any] = lookup("torch.utils._pytree.tree_leaves")(tree)
+    return leaves
+
+
+def is_fake(tensor: torch.Tensor) -> bool:
+    """Tell whether a tensor has a shape but no values."""
+    return isinstance(tensor, lookup("torch._subclasses.FakeTensor")) or tensor.device.type == "meta"
+
+
+def symbol_hint(symbol: Any) -> int | float | bool | None:
+    """Return the value that a symbolic number has in the run that is traced; None where it has none (ragged sizes)."""
+    hint: int | float | bool | None = getattr(symbol.node, "hint", None)
+    return hint
+
+
+def symbol_expression(symbol: Any) -> str:
+    """Return how a symbolic number is written: `s77`, `s77**2`."""
+    return str(symbol.node.expr)
+
+
+def symbol_range(symbol: Any) -> tuple[int | None, int | None]:
+    """Return the least and the greatest value that a symbolic size may have; None where there is no end."""
+    found = getattr(symbol.node.shape_env, "var_to_range", {}).get(symbol.node.expr)
+    ends: list[Any] = [getattr(found, name, None) for name in ("lower", "upper")]
+    low, high = (int(end) if getattr(end, "is_Integer", False) else None for end in ends)
+    return low, high
+
+
+def local_part(tensor: torch.Tensor) -> torch.Tensor:
+    """Return the part of a tensor that this rank holds: its shard where it is a DTensor, else the tensor itself."""
+    sharding = sys.modules.get("torch.distributed.tensor")  # Without it there are no DTensors.
+    if sharding is None or not isinstance(tensor, sharding.DTensor):
+        return tensor
+    with torch.no_grad():
+        part: torch.Tensor = tensor.to_local()
+    return part
+
+
+def shard_again(module: torch.nn.Module) -> None:
+    """Let an FSDP2 module that a forward pass has left whole hold its shard again."""
+    sharding = sys.modules.get("torch.distributed.fsdp")
+    if sharding is not None and isinstance(module, sharding.FSDPModule):
+        module.reshard()
+
+
+def open_store(host: str, port: int, *, serve: bool, seconds: float, prefix: str) -> Any:
+    """Return a connection to a key-value store that ranks share, served here or by another."""
+    store = lookup("torch.distributed.TCPStore")(
+        host,
+        port,
+        is_master=serve,
+        timeout=timedelta(seconds=max(seconds, 1.0)),
+        wait_for_workers=False,
+        multi_tenant=True,
+    )
+    return lookup("torch.distributed.PrefixStore")(prefix, store)

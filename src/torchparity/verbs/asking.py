@@ -1,0 +1,42 @@
+"""What verbs have in common: who is meant, the workers that are asked, and the limits of a question."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from torchparity.run.subject import Subject
+from torchparity.workers.outcome import Limits
+from torchparity.workers.pool import Pool
+
+# What workers import before they are asked anything: the jobs, and all that these stand on.
+PRELOAD = ("torchparity.verbs.jobs",)
+ONE_GRAPH = Limits(seconds=600.0)
+
+
+def subject_of(
+    model: Callable[..., Any] | Subject,
+    args: Sequence[Any] = (),
+    kwargs: Mapping[str, Any] | None = None,
+    input_sets: Sequence[Any] = (),
+) -> Subject:
+    """Return the subject that the arguments of a verb make, or the one that was given."""
+    subject = model if isinstance(model, Subject) else Subject(model, args, dict(kwargs or {}))
+    return replace(subject, input_sets=tuple(input_sets)) if input_sets else subject
+
+
+def open_pool(workers: int, *, compilers: bool = True) -> Pool:
+    """Start workers that know our jobs."""
+    return Pool(workers=workers, preload=PRELOAD if compilers else (), compilers=compilers)
+
+
+@contextlib.contextmanager
+def using(pool: Pool | None, *, workers: int = 1) -> Iterator[Pool]:
+    """Yield the pool that was given, or one of its own for as long as it is needed."""
+    if pool is not None:
+        yield pool
+        return
+    with open_pool(workers) as own:
+        yield own

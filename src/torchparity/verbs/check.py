@@ -1,0 +1,60 @@
+"""`check`: does the compiled model compute what the model computes?"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Unpack
+
+from torchparity.compilers.candidates import Compiled
+from torchparity.compilers.recipe import recipe_of
+from torchparity.errors import AccuracyError
+from torchparity.judge.ground import settings_of
+from torchparity.judge.oracle import Oracle
+from torchparity.records import ProgressCallback, Status, Verdict
+from torchparity.report.terminal import plain_text
+from torchparity.request import Options, Request, request_for
+from torchparity.run.plan import plan_of
+from torchparity.run.subject import Subject
+from torchparity.verbs.asking import subject_of
+
+
+def check(
+    model: Callable[..., Any] | Subject,
+    args: Sequence[Any] = (),
+    kwargs: Mapping[str, Any] | None = None,
+    *,
+    input_sets: Sequence[Any] = (),
+    progress: ProgressCallback | None = None,
+    **options: Unpack[Options],
+) -> Verdict:
+    """Say whether the compiled model computes what the model computes.
+
+    By default: eval mode, forward only. `train` is train mode with a backward pass, `backward` alone a backward pass in
+    eval mode, `optimizer` and `steps` add optimizer steps. The model, its inputs, its gradients and all random
+    generators are left as they were found.
+    """
+    subject = subject_of(model, args, kwargs, input_sets)
+    return oracle_for(subject, request_for("check", options), progress=progress).judge()
+
+
+def oracle_for(subject: Subject, request: Request, *, progress: ProgressCallback | None = None) -> Oracle:
+    """Return what judges a subject as a request says, or refuse what it cannot mean for this subject."""
+    candidate = Compiled(recipe_of(request, dynamic=subject.dynamic))
+    return Oracle(subject, plan_of(request, subject), candidate, settings_of(request, progress=progress))
+
+
+def assert_parity(
+    model: Callable[..., Any] | Subject,
+    args: Sequence[Any] = (),
+    kwargs: Mapping[str, Any] | None = None,
+    *,
+    input_sets: Sequence[Any] = (),
+    **options: Unpack[Options],
+) -> Verdict:
+    """Raise AccuracyError, with the table, unless `check` says SAME; return the verdict."""
+    verdict = check(model, args, kwargs, input_sets=input_sets, **options)
+    if verdict.status is not Status.SAME:
+        raise AccuracyError(
+            plain_text(verdict), hint="`verdict.leaves` of this exception holds every number", verdict=verdict
+        )
+    return verdict

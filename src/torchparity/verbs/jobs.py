@@ -1,0 +1,80 @@
+"""What workers do for verbs: load a model that is named, and check, examine, capture or explain it there.
+
+Workers import this file before they are asked anything, and with it all that their jobs stand on.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import torchparity.diagnosis.steps
+import torchparity.diagnosis.taps
+import torchparity.judge.isolated
+import torchparity.minifier.searcher  # noqa: F401 - jobs that workers are asked to do
+from torchparity.compilers.recipe import request_from_json
+from torchparity.diagnosis.whole import blame_whole
+from torchparity.errors import ParityError
+from torchparity.records import ProgressCallback, Verdict
+from torchparity.records.wire import plain_data
+from torchparity.request import Request
+from torchparity.run.subject import Subject
+from torchparity.run.target import Target
+from torchparity.verbs.apart import VERDICT
+from torchparity.verbs.check import oracle_for
+from torchparity.verbs.explain import told_by_dynamo
+from torchparity.verbs.failing import candidates, examine
+
+Announce = Callable[[str], None]
+
+
+def target_job(payload: dict[str, Any], announce: Announce) -> dict[str, Any]:
+    """Load a target and do one thing with it, in the process that this is called in."""
+    target, request = Target(**payload["target"]), request_from_json(payload["request"])
+    try:
+        subject = replace(target.load(), name=target.title()) if payload["named"] else target.load()
+        return WORK[payload["work"]](subject, request, Path(payload["folder"]), announce)
+    except ParityError as error:
+        return {"error": error.to_data()}
+
+
+def _check(subject: Subject, request: Request, folder: Path, announce: Announce) -> dict[str, Any]:
+    return {"verdict": plain_data(oracle_for(subject, request, progress=telling(announce)).judge())}
+
+
+def _examine(subject: Subject, request: Request, folder: Path, announce: Announce) -> dict[str, Any]:
+    """The verdict is on disk before anything else is tried: what comes after may take the process along."""
+    def keep(verdict: Verdict) -> None:
+        (folder / VERDICT).write_text(json.dumps(plain_data(verdict)), encoding="utf-8")
+
+    return {"examined": plain_data(examine(subject, request, folder, progress=telling(announce), keep=keep))}
+
+
+def _capture(subject: Subject, request: Request, folder: Path, announce: Announce) -> dict[str, Any]:
+    names, notes = candidates(subject, request, folder)
+    return {"names": names, "notes": notes}
+
+
+def _story(subject: Subject, request: Request, folder: Path, announce: Announce) -> dict[str, Any]:
+    return {"story": plain_data(told_by_dynamo(subject, request))}
+
+
+def _whole(subject: Subject, request: Request, folder: Path, announce: Announce) -> dict[str, Any]:
+    return {"blame": plain_data(blame_whole(subject, request, listen=announce))}
+
+
+WORK: dict[str, Callable[[Any, Request, Path, Announce], dict[str, Any]]] = {
+    "check": _check,
+    "examine": _examine,
+    "capture": _capture,
+    "story": _story,
+    "whole": _whole,
+}
+
+
+def telling(announce: Announce) -> ProgressCallback:
+    """Return what tells the caller of each run."""
+    return lambda event: announce(json.dumps(asdict(event)))

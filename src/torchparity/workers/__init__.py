@@ -1,0 +1,1 @@
+"""Processes that may die; they know nothing of what they run."""

@@ -1,0 +1,106 @@
+"""What the server does once so that no query has to: import the compilers, and what they set up on first use.
+
+All of it must leave one thread and no CUDA context, or a fork would inherit locks that nobody opens.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import gc
+import importlib
+import os
+import platform
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from torchparity import torchapi
+from torchparity.errors import TorchVersionError
+
+CACHE = "TORCHINDUCTOR_CACHE_DIR"
+# Not torch's, and imported by it in the middle of a compilation.
+OTHERS = ("sympy.tensor.tensor", "sympy.physics.units")
+
+
+def warm_up(preload: list[str], *, compilers: bool, still_wanted: Callable[[], bool]) -> None:
+    """Import what queries will need, and stop half-way where nobody wants it any more."""
+    steps: list[Callable[[], Any]] = [functools.partial(importlib.import_module, name) for name in preload]
+    if compilers:
+        steps += [functools.partial(_attempt, name) for name in (*torchapi.COMPILER_MODULES, *OTHERS)]
+        steps += [_forget_tuning, torchapi.list_backends, platform.platform, _probe_vector_instructions]
+    if compilers and not _has_cuda():  # tracing the patterns would start CUDA, and no fork could use it after that
+        steps += [_trace_patterns]
+    for step in steps:
+        if not still_wanted():
+            return
+        step()
+    gc.collect()
+    gc.freeze()  # a collection in a fork would otherwise touch, and so copy, every page
+
+
+def _has_cuda() -> bool:
+    return torch.backends.cuda.is_built() and torch.cuda.is_available()
+
+
+def _attempt(path: str) -> Any:
+    with contextlib.suppress(TorchVersionError, ImportError):
+        return torchapi.lookup(path)
+    return None
+
+
+def _forget_tuning() -> None:
+    settings = torchapi.config_module("inductor")
+    if hasattr(settings, "autotune_local_cache"):
+        settings.autotune_local_cache = False
+
+
+def _trace_patterns() -> None:
+    """Build inductor's tables of patterns, 0.5 s, without the progress bar that would start a thread."""
+    bar = _attempt("tqdm.tqdm")
+    interval = getattr(bar, "monitor_interval", None)
+    if bar is not None:
+        bar.monitor_interval = 0
+    for name in ("joint_graph", "post_grad", "pre_grad"):
+        initialise = _attempt(torchapi.PATTERN_TABLES.format(name))
+        if initialise is not None:
+            # A cache keyed by its arguments: this is how the compiler itself calls it.
+            initialise(torch.device("cpu")) if name == "joint_graph" else initialise()
+    if bar is not None:
+        bar.monitor_interval = interval
+
+
+def _probe_vector_instructions() -> None:
+    """Find the vector instructions that the C++ compiler and this machine share: 10 s the first time, 1 s later.
+
+    The probes are kept beside what torch itself keeps, and apart from it, so that they can be handed on alone.
+    """
+    pick = _attempt(torchapi.VECTOR_INSTRUCTIONS)
+    folder = probes()
+    if pick is None or folder is None:
+        return
+    before = os.environ.get(CACHE)
+    os.environ[CACHE] = str(folder)
+    try:
+        bool(pick())  # On ARM it is this question that compiles.
+    finally:
+        del os.environ[CACHE]
+        if before is not None:
+            os.environ[CACHE] = before
+
+
+def probes() -> Path | None:
+    """Return the folder of the probes, in torch's own cache."""
+    cache = _attempt(torchapi.CACHE_FOLDER)
+    return Path(cache()) / "torchparity-probes" if cache is not None else None
+
+
+def copy_probes(target: Path) -> None:
+    """Put a copy of the probes, if there are any, where processes that compile for the first time can start from it."""
+    folder = probes()
+    with contextlib.suppress(OSError):  # Without them, such a process probes the machine again: slower, not wrong.
+        if folder is not None:
+            shutil.copytree(folder, target, ignore=shutil.ignore_patterns("locks"), dirs_exist_ok=True)
