@@ -23,8 +23,8 @@ from torch import nn
 import torchparity
 from torchparity import Status, Verdict
 from torchparity.judge.isolated import Announce, answer, judge_elsewhere
-from torchparity.workers.outcome import Limits
 from torchparity.records import ProgressCallback
+from torchparity.workers.outcome import Limits
 
 BATCH, LENGTH, WIDTH = 4, 8, 32
 BLOCKS = 4

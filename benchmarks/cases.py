@@ -26,10 +26,10 @@ from rich.console import Console
 from rich.table import Table
 
 import torchparity
-from torchparity.judge.isolated import run_bundle
-from torchparity.workers.pool import Pool
 from torchparity.repro.case import Case
 from torchparity.repro.values import Dense, Storage
+from torchparity.verbs.run import run_bundle
+from torchparity.workers.pool import Pool
 
 GIB = 2**30
 

@@ -36,10 +36,10 @@ from benchmarks.minify import Transformer, stock_script
 from benchmarks.models import MODELS, make
 from torchparity.diagnosis.taps import opened
 from torchparity.errors import ParityError
-from torchparity.workers.pool import Pool
 from torchparity.faults.stages import STAGES, wrong_stage
 from torchparity.repro.case import Case
 from torchparity.repro.source import operation_name
+from torchparity.workers.pool import Pool
 
 # Operations that inductor's passes neither remove nor reorder among themselves.
 OPERATIONS = (
@@ -145,7 +145,7 @@ def bench_locate(console: Console, count: int, blocks: dict[str, int], *, jobs: 
 def stock_analyze(case: Case, limit: float = 600.0) -> list[str]:
     """Return how the stock tool's `analyze` ends on inductor's own wrong relu, and how long it takes."""
     inject = "inductor.cpp.inject_relu_bug_TESTING_ONLY"
-    wrong = replace(case, recipe=replace(case.recipe, config={**case.recipe.config, inject: "accuracy"}))
+    wrong = replace(case, request=replace(case.request, config={**case.recipe.config, inject: "accuracy"}))
     with tempfile.TemporaryDirectory() as name:
         script = stock_script(wrong, Path(name))
         command = [sys.executable, str(script), "analyze"]

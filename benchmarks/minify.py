@@ -34,12 +34,12 @@ from torch.fx import Graph, GraphModule
 import torchparity
 from benchmarks.bugs import BUGS, Bug
 from torchparity.errors import ParityError
-from torchparity.judge.cases import load_case
-from torchparity.workers.pool import Pool
 from torchparity.minifier.log import NAME as LOG
 from torchparity.minifier.log import Log
 from torchparity.observe.guard import signature_of
 from torchparity.repro.case import Case
+from torchparity.repro.opening import open_case as load_case
+from torchparity.workers.pool import Pool
 
 Predicate = Callable[[GraphModule, Any], bool]
 INJECT = "inductor.cpp.inject_relu_bug_TESTING_ONLY"

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from torchparity import CaseError, Recipe, UsageError, torchapi
-from torchparity.repro.case import backend_files
 from torchparity.compilers.recipe import is_lost, registering_import
+from torchparity.repro.case import backend_files
 
 RECIPES = [
     Recipe(backend="eager"),

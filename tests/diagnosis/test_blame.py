@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+from concurrent.futures import Future
+
 import pytest
 import torch
 
 import torchparity
 from torchparity.diagnosis.blame import Inquiry, operator_of
+from torchparity.diagnosis.halving import fewest
 from torchparity.diagnosis.switches import SWITCHES, usable
-from torchparity.workers.pool import Pool
 from torchparity.faults.stages import wrong_stage
-from torchparity.records import Status, Trial
+from torchparity.judge.script import write_bundle
+from torchparity.records import Failure, Status, Trial, Verdict
+from torchparity.records.wire import plain_data
+from torchparity.workers.outcome import Ending, Limits, Outcome
+from torchparity.workers.pool import Pool
 
 
 class Net(torch.nn.Module):
@@ -34,11 +40,54 @@ def case_of(backend):
     return torchparity.capture(Net(), (torch.randn(8, 64),), backend=backend)[0]
 
 
-def inquiry(failing="value"):
-    made = Inquiry.__new__(Inquiry)
-    made.trials = []
-    made.failing = Trial(change="as it is", status=Status.DIFFERS, kind=failing)
-    return made
+def found_by(candidates, attempt):
+    return fewest(candidates, attempt, lambda trial: trial.status is Status.DIFFERS and trial.kind == "value")
+
+
+class Told:
+    """A pool whose answers are told beforehand: a status for each backend, and for nothing changed."""
+
+    def __init__(self, **answers):
+        self.answers = answers
+
+    def submit(self, job, payload, *, limits):
+        status = self.answers[payload.get("backend", "plain")]
+        ending = Ending.TIMED_OUT if status is Status.UNKNOWN else Ending.RETURNED
+        failure = Failure(type="E", message="", stage="run") if status is Status.DIFFERS else None
+        verdict = plain_data(Verdict(status=status, reasons=("told",), failure=failure))
+        future = Future()
+        future.set_result(Outcome(ending=ending, value={"verdict": verdict}))
+        return future
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return write_bundle(case_of("inductor"), tmp_path_factory.mktemp("blame") / "case")
+
+
+SAME, DIFFERS, UNKNOWN = Status.SAME, Status.DIFFERS, Status.UNKNOWN
+
+
+@pytest.mark.parametrize(
+    ("decomposed", "plain", "eager", "stage"),
+    [
+        (DIFFERS, DIFFERS, DIFFERS, "dynamo"),
+        (DIFFERS, DIFFERS, UNKNOWN, "aot_autograd"),
+        (DIFFERS, UNKNOWN, DIFFERS, "dynamo"),
+        (DIFFERS, UNKNOWN, UNKNOWN, "aot_autograd"),
+    ],
+)
+def test_no_answer_accuses_nobody_and_is_counted(folder, decomposed, plain, eager, stage):
+    pool = Told(plain=DIFFERS, aot_eager_decomp_partition=decomposed, aot_eager=plain, eager=eager)
+    found = Inquiry(folder, pool, limits=Limits()).run()
+    assert found.stage == stage
+    assert found.passing is None
+    assert found.unanswered == [decomposed, plain, eager].count(UNKNOWN)
+
+
+def test_a_case_without_an_answer_is_no_failure(folder):
+    with pytest.raises(torchparity.UsageError, match="does not fail here: unknown"):
+        Inquiry(folder, Told(plain=UNKNOWN), limits=Limits()).run()
 
 
 @pytest.mark.parametrize("guilty", [0, 1, 13, 30, 31])
@@ -50,7 +99,7 @@ def test_one_of_many_is_found_in_about_log_runs(guilty):
         right = guilty in chosen
         return Trial(change="", status=Status.SAME if right else Status.DIFFERS, kind="" if right else "value")
 
-    found = inquiry().one_of(list(range(32)), attempt)
+    found = found_by(list(range(32)), attempt)
     assert found is not None
     assert found[0] == [guilty]
     assert found[1].status is Status.SAME
@@ -62,7 +111,7 @@ def test_two_that_are_needed_together_are_found_together():
         right = {3, 12} <= set(chosen)
         return Trial(change="", status=Status.SAME if right else Status.DIFFERS, kind="" if right else "value")
 
-    found = inquiry().one_of(list(range(16)), attempt)
+    found = found_by(list(range(16)), attempt)
     assert found is not None
     assert sorted(found[0]) == [3, 12]
 
@@ -74,13 +123,13 @@ def test_a_change_that_breaks_the_compiler_tells_nothing():
         right = 5 in chosen
         return Trial(change="", status=Status.SAME if right else Status.DIFFERS, kind="" if right else "value")
 
-    found = inquiry().one_of(list(range(8)), attempt)
+    found = found_by(list(range(8)), attempt)
     assert found is not None
     assert found[0] == [5]
 
 
 def test_nobody_is_blamed_where_nothing_helps():
-    found = inquiry().one_of([1, 2, 3], lambda chosen: Trial(change="", status=Status.DIFFERS, kind="value"))
+    found = found_by([1, 2, 3], lambda chosen: Trial(change="", status=Status.DIFFERS, kind="value"))
     assert found is None
 
 

@@ -9,9 +9,12 @@ import torch
 
 import torchparity
 from torchparity.diagnosis.locate import Search, cuts_between
-from torchparity.diagnosis.taps import opened, rounding_inputs, tap
+from torchparity.diagnosis.taps import Bench, rounding_inputs, tap
+from torchparity.graphs.extract import opened_graph
+from torchparity.judge.script import write_bundle
+from torchparity.repro.opening import open_case
+from torchparity.workers.outcome import Limits
 from torchparity.workers.pool import Pool
-from torchparity.repro.bundle import write_bundle
 
 
 class Chain(torch.nn.Module):
@@ -109,7 +112,8 @@ def test_what_is_written_to_later_is_tapped_as_it_was(tmp_path):
 
     (case, *_) = torchparity.capture(model, (torch.randn(4),), backend="eager")
     introduced = {}
-    verdict = tap(write_bundle(case, tmp_path / "case"), [], introduced, lambda event: None)
+    bench = Bench({"folder": str(write_bundle(case, tmp_path / "case"))})
+    verdict = tap(bench, [], introduced, bench.settings(lambda event: None))
     assert verdict.status is torchparity.Status.SAME
     assert {entry["status"] for entry in introduced.values()} == {"same"}
 
@@ -139,13 +143,13 @@ def small_case(case, function, word):
     ("backend", "function", "word", "compiles"),
     [("refuses_cosine", torch.cos, "torch.cos", 4), ("hides", lambda x: torch.sin(x) + 1.0, "torch.sin", 2)],
 )
-def test_a_small_graph_of_the_same_failure_shows_where_to_look(pool, backends, backend, function, word, compiles):
+def test_a_small_graph_of_the_same_failure_shows_where_to_look(
+    pool, backends, backend, function, word, compiles, tmp_path
+):
     case = case_of(getattr(backends, backend))
-    search = Search(case, pool)
+    search = Search(write_bundle(case, tmp_path / "case"), pool, limits=Limits())
     assert search.at_once() is None
-    found = search.closely(small_case(case, function, word))
-    search.close()
-    assert not search.folder.exists()
+    found = search.closely(write_bundle(small_case(case, function, word), tmp_path / "small"))
     assert found.compiles <= compiles
     alone = torchparity.locate(case, pool=pool)
     assert found.how == alone.how
@@ -164,7 +168,7 @@ def test_a_range_is_cut_into_equal_parts(low, high, count, cuts):
 
 def test_inputs_with_strides_of_their_own_are_not_rounded():
     (case, *_) = torchparity.capture(lambda x: x.exp(), (torch.randn(4, 6)[:, ::2],), backend="eager")
-    extractor, _, _ = opened(replace(case))
+    extractor = opened_graph(open_case(case))
     apart = extractor.apart(extractor.compute)
     before = len(apart.part.graph_module.graph.nodes)
     after = rounding_inputs(apart.part.graph_module, apart.part.inputs)

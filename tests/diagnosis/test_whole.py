@@ -9,8 +9,7 @@ import torch
 
 import torchparity
 from torchparity.diagnosis.whole import blame_whole
-from torchparity.compilers.recipe import Recipe
-from torchparity.run.step import Plan
+from torchparity.request import Request
 from torchparity.run.subject import Subject
 
 SOURCE = """
@@ -53,7 +52,7 @@ def backend(tmp_path, monkeypatch):
 
 
 def test_what_lies_between_two_graphs_is_found(backend):
-    found = blame_whole(Subject(broken, (torch.randn(5),)), Plan(), Recipe(backend=backend))
+    found = blame_whole(Subject(broken, (torch.randn(5),)), Request(backend=backend))
     assert found.stage == "between"
     assert "graph 1" in found.part
     assert "graph 2" in found.part
@@ -64,4 +63,4 @@ def test_what_lies_between_two_graphs_is_found(backend):
 
 def test_a_model_that_agrees_is_refused():
     with pytest.raises(torchparity.UsageError, match="does not fail: same"):
-        blame_whole(Subject(broken, (torch.randn(5),)), Plan(), Recipe(backend="eager"))
+        blame_whole(Subject(broken, (torch.randn(5),)), Request(backend="eager"))

@@ -115,7 +115,7 @@ def test_an_interrupt_keeps_the_best_so_far(folder):
             ["minify", "cases/001_dynamo", "--check", "false", "--out", "no"],
             "error: 001_dynamo does not fail here: same",
         ),
-        (["minify", "cases/001_dynamo", "--check", "exit 125"], "error: 001_dynamo does not fail here: unknown"),
+        (["minify", "cases/001_dynamo", "--check", "exit 125"], "error: 001_dynamo does not fail here: no answer"),
         (["minify", "model.py:make", "--check", "true"], "error: `--check` decides about a bundle, not about a model"),
         (["minify", "cases/001_dynamo", "--check", "true", "--out", "cases"], "error: cases is not empty"),
     ],

@@ -7,10 +7,10 @@ from torch import nn
 import torchparity
 from torchparity import CaptureWarning
 from torchparity.errors import TargetError, UsageError
-from torchparity.judge.cases import load_case
-from torchparity.observe.capture import Recorder, ambient_autocast, random_states
+from torchparity.observe.capture import Ambient, Recorder, random_states
 from torchparity.repro.bundle import read_bundle
-from torchparity.repro.source import line_of, operations
+from torchparity.repro.names import line_of, operations
+from torchparity.repro.opening import open_case as load_case
 from torchparity.repro.values import Symbol
 
 LINEAR = nn.Linear(4, 3)
@@ -88,7 +88,7 @@ def test_symbols_follow_from_the_shapes_of_tensors():
 def test_autocast_around_the_model_is_recorded_for_dynamos_graph_only():
     cases = torchparity.capture(LINEAR, (torch.randn(2, 4),), backend="aot_eager", autocast=torch.bfloat16)
     assert [case.autocast for case in cases] == [("cpu", "bfloat16"), None]
-    assert ambient_autocast(torch.device("cpu")) is None
+    assert Ambient.around([torch.ones(1)]).autocast is None
 
 
 def test_random_states_are_those_of_the_moment():
@@ -135,7 +135,7 @@ def test_no_calls_leave_nothing_to_capture():
 
 
 def test_the_recorder_says_what_it_watches():
-    assert Recorder(torchparity.Recipe(backend="aot_eager")).__name__ == "capture of aot_eager"
+    assert Recorder(torchparity.Request(backend="aot_eager")).__name__ == "capture of aot_eager"
 
 
 def test_a_graph_with_open_sizes_knows_its_lines_when_it_is_read_back():
@@ -144,6 +144,6 @@ def test_a_graph_with_open_sizes_knows_its_lines_when_it_is_read_back():
 
     (case, *_) = torchparity.capture(model, (torch.randn(5, 4),), backend="aot_eager", dynamic=True)
     loaded = load_case(case)
-    graph_module = loaded.graph_of(loaded.make()[0])
+    graph_module = loaded.graph(loaded.make()[0])
     lines = [line_of(node) for node in operations(graph_module)]
     assert all(line.endswith("return torch.sin(x).sum(-1) * 2") for line in lines[-3:])

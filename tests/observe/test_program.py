@@ -1,9 +1,10 @@
 import torch
 
-from torchparity.judge.cases import load_case
-from torchparity.verbs.watching import capture_program
-from torchparity.repro.source import line_of, operations
+from torchparity.repro.names import line_of, operations
+from torchparity.repro.opening import open_case
+from torchparity.request import Request
 from torchparity.run.subject import Subject
+from torchparity.verbs.capture import captured_program
 
 
 class Model(torch.nn.Module):
@@ -17,10 +18,9 @@ class Model(torch.nn.Module):
 
 
 def test_a_models_own_calls_know_the_line_that_they_stand_at():
-    how = {"train": False, "backward": None, "autocast": None, "seed": 0}
-    case = capture_program(Subject(Model(), (torch.ones(2, 3),)), backend="eager", **how)
-    loaded = load_case(case)
-    nodes = operations(loaded.graph_of(loaded.make()[0]))
+    case = captured_program(Subject(Model(), (torch.ones(2, 3),)), Request(backend="eager"))
+    opened = open_case(case)
+    nodes = operations(opened.graph(opened.make()[0]))
     assert [(node.name, line_of(node).partition(": ")[2]) for node in nodes] == [
         ("linear", "y = torch.sin(self.linear(x))"),
         ("sin", "y = torch.sin(self.linear(x))"),

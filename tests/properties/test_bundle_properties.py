@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 from tests.repro.graphs import case_of, graph_of
 
 from torchparity import torchapi
-from torchparity.judge.cases import load_case
-from torchparity.repro.bundle import read_bundle, write_bundle
+from torchparity.judge.script import write_bundle
+from torchparity.repro.bundle import read_bundle
+from torchparity.repro.opening import open_case as load_case
 from torchparity.repro.values import literal
 
 DTYPES = [

@@ -7,10 +7,9 @@ import io
 import pytest
 from rich.console import Console
 
-from torchparity.ranks import talk as ranks
-from torchparity.ranks.talk import Loss, Standing
-from torchparity.records import JointVerdict, Kind, LeafReport, Mismatch, RunRecord, Status, Verdict
+from torchparity import records
 from torchparity.ranks.report import blame, render_joint, why
+from torchparity.records import JointVerdict, Kind, LeafReport, Loss, Mismatch, RunRecord, Standing, Status, Verdict
 
 
 def verdict(status, *roles):
@@ -68,13 +67,17 @@ def test_each_rank_has_a_row():
 @pytest.mark.parametrize(
     ("trouble", "detail", "words"),
     [
-        (talk.DIED, "signal 9", "rank 1 died (signal 9) in 'eager', last seen at m.py:3 in forward"),
-        (talk.DIED, "", "rank 1 died in 'eager', last seen at m.py:3 in forward"),
-        (talk.LATE, "", "rank 1 has not answered for 5 s: it is in 'eager', at m.py:3 in forward"),
-        (talk.SILENT, "", "rank 1 has not answered for 5 s, and gives no sign of life: it was in 'eager', at m.py:3"),
-        (talk.STOPPED, "", "rank 1 was told to stop (SIGTERM) in 'eager'"),
-        (talk.APART, "graph 2", "rank 1 is at 'graph 2', where other ranks are not"),
-        (talk.FAILED, "ValueError: no", "rank 1 failed, and the others wait for it: ValueError: no"),
+        (records.DIED, "signal 9", "rank 1 died (signal 9) in 'eager', last seen at m.py:3 in forward"),
+        (records.DIED, "", "rank 1 died in 'eager', last seen at m.py:3 in forward"),
+        (records.LATE, "", "rank 1 has not answered for 5 s: it is in 'eager', at m.py:3 in forward"),
+        (
+            records.SILENT,
+            "",
+            "rank 1 has not answered for 5 s, and gives no sign of life: it was in 'eager', at m.py:3",
+        ),
+        (records.STOPPED, "", "rank 1 was told to stop (SIGTERM) in 'eager'"),
+        (records.APART, "graph 2", "rank 1 is at 'graph 2', where other ranks are not"),
+        (records.FAILED, "ValueError: no", "rank 1 failed, and the others wait for it: ValueError: no"),
     ],
 )
 def test_every_trouble_has_its_words(trouble, detail, words):
@@ -86,7 +89,7 @@ def test_every_trouble_has_its_words(trouble, detail, words):
 
 
 def test_a_store_that_is_gone_and_a_rank_that_never_came():
-    assert "is gone" in why(Loss(kind=talk.UNREACHABLE, code=125, limit=5.0))[0]
-    never = Loss(kind=talk.SILENT, code=125, limit=5.0, standings=(Standing(rank=0, trouble=talk.SILENT),))
+    assert "is gone" in why(Loss(kind=records.UNREACHABLE, code=125, limit=5.0))[0]
+    never = Loss(kind=records.SILENT, code=125, limit=5.0, standings=(Standing(rank=0, trouble=records.SILENT),))
     assert why(never)[0].endswith("it was in its start: it has never answered")
-    assert "--timeout" in why(Loss(kind=talk.LATE, code=125, limit=5.0, standings=(Standing(rank=0),)))[0]
+    assert "--timeout" in why(Loss(kind=records.LATE, code=125, limit=5.0, standings=(Standing(rank=0),)))[0]

@@ -11,12 +11,14 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from torchparity import records
 from torchparity.errors import TargetError, UsageError
-from torchparity.ranks import talk as ranks
 from torchparity.judge.ground import Settings
-from torchparity.ranks.talk import APART, FAILED, LATE, SILENT, Place, Ranks, in_step, place_of, read
+from torchparity.ranks.checking import in_step
+from torchparity.ranks.talk import Place, Ranks, place_of, read
 from torchparity.ranks.vigil import how_it_died, line_of
-from torchparity.records import Progress, RunRecord
+from torchparity.records import APART, FAILED, LATE, SILENT, Progress, RunRecord
+from torchparity.records.wire import record_from
 
 LAUNCHED = {"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "localhost", "MASTER_PORT": "29500"}
 
@@ -38,7 +40,7 @@ class Ended(Exception):
 def ended(monkeypatch):
     """Raise where a rank would end, with what it says."""
 
-    def end(self, kind, trouble, *, code=talk.UNKNOWN_CODE):
+    def end(self, kind, trouble, *, code=records.UNKNOWN_CODE):
         raise Ended(kind, dict(trouble), code)
 
     monkeypatch.setattr(Ranks, "end", end)
@@ -141,7 +143,7 @@ def test_the_first_who_says_why_all_end_is_believed(two):
     two[1].declare(two[1].store, SILENT, {0: (SILENT, "")})
     found = read(two[1].store, "end")
     assert found is not None
-    loss = talk.loss_from(found)
+    loss = record_from(records.Loss, found)
     assert (loss.kind, loss.code, loss.living) == (LATE, 125, [0, 1])
     assert (loss.standings[1].phase, loss.standings[1].trouble) == ("eager", LATE)
 
@@ -184,7 +186,7 @@ def test_the_line_of_a_thread_is_the_users():
     started.wait()
     time.sleep(0.05)
     try:
-        assert line_of(thread.ident).startswith("test_ranks_talk.py:")
+        assert line_of(thread.ident).startswith("test_talk.py:")
         assert line_of(thread.ident).endswith("in linger")
         assert line_of(None) == ""
     finally:

@@ -13,9 +13,9 @@ from examples import my_backend
 
 from torchparity import Recipe, Status, UsageError, blame, capture, check
 from torchparity.judge.cases import judge_bundle
-from torchparity.minifier.delivery import plain_scripts
-from torchparity.minifier.signature import Signature
-from torchparity.repro.bundle import write_bundle
+from torchparity.judge.script import write_bundle
+from torchparity.minifier.searcher import plain_scripts
+from torchparity.records.signature import Signature
 
 ROOT = Path(__file__).parents[2]
 # Where a CPU has 16-bit floats, OpenVINO uses them unless told otherwise.
@@ -150,7 +150,7 @@ def large(tmp_path_factory):
     pytest.importorskip("openvino", reason="the extra openvino installs it")
     folder = tmp_path_factory.mktemp("large")
     case = capture(Large(), (torch.tensor([2**40, 5]),), backend="openvino", config={})[0]
-    case = replace(case, recipe=replace(case.recipe, options=OPTIONS["openvino"]))
+    case = replace(case, request=replace(case.request, options=OPTIONS["openvino"]))
     return case, write_bundle(case, folder / "case")
 
 

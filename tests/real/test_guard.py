@@ -76,7 +76,7 @@ def test_a_difference_raises_and_leaves_a_bundle_that_shows_it(model, x, tmp_pat
         run(model, x, backend)
     assert caught.value.verdict.status is Status.DIFFERS
     case = read_bundle(backend.bundles[0])
-    assert case.signature["kind"] == caught.value.verdict.kind
+    assert case.signature.kind == caught.value.verdict.kind
     assert str(backend.bundles[0]) in caught.value.hint
     again = torchparity.run_bundle(backend.bundles[0])
     assert again.status is Status.DIFFERS
@@ -109,14 +109,14 @@ def test_a_backend_that_raises_leaves_a_bundle(model, x, tmp_path, level, where)
     advice = "torchparity minify" if level == "launcher" else "fails with RuntimeError"
     with pytest.warns(GuardWarning, match=advice), pytest.raises(RuntimeError):
         run(model, x, backend)
-    assert read_bundle(backend.bundles[0]).signature["type"] == "RuntimeError"
+    assert read_bundle(backend.bundles[0]).signature.error == "RuntimeError"
 
 
 def test_a_compiler_that_raises_leaves_a_bundle(model, x, tmp_path):
     backend = guard(plant("compile_raises"), out=tmp_path, level="graph")
     with pytest.warns(GuardWarning), pytest.raises(Exception, match="planted"):
         run(model, x, backend)
-    assert read_bundle(backend.bundles[0]).signature["kind"] == "raises"
+    assert read_bundle(backend.bundles[0]).signature.kind == "raises"
 
 
 def test_a_segfault_leaves_the_bundle_behind(tmp_path):

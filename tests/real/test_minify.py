@@ -66,7 +66,7 @@ def test_ctrl_c_does_not_wait_for_the_whole_case(backends, tmp_path):
         warnings.simplefilter("ignore")
         cases = torchparity.capture(Chain(), (torch.randn(4, 3),), backend=backends.wrong_sine)
     case = next(case for case in cases if case.level == "aot")
-    slow = replace(case, recipe=replace(case.recipe, backend=backends.slow_wrong_sine))
+    slow = replace(case, request=replace(case.request, backend=backends.slow_wrong_sine))
     torchparity.write_bundle(slow, tmp_path / "case")
     process = subprocess.Popen(
         [sys.executable, "-m", "torchparity", "minify", "case", "--out", "small", "--workers", "2"],

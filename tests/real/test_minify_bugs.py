@@ -88,14 +88,14 @@ def test_a_real_bug_ends_in_a_plain_script_of_at_most_three_operations(
     small = torchparity.minify(case, out=tmp_path / "small", pool=pool, verdict=verdict)
     assert small.compute_nodes <= 3
     assert small.reproduced == (3, 3)
-    assert small.signature["kind"] == kind
+    assert small.signature.kind == kind
     assert small.script_is_plain
     assert named in small.script
     assert (tmp_path / "small" / "repro.py").read_text() == small.script
     assert small.script in (tmp_path / "small" / "issue.md").read_text()
     if operation is through_dropout:
         again = torchparity.minify(small.case, pool=pool)
-        assert again.digest == small.digest
+        assert again.case.digest == small.case.digest
 
 
 def test_where_dynamo_itself_is_wrong_the_models_own_calls_fail(pool):

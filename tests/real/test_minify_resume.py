@@ -83,9 +83,9 @@ def test_killed_at_random_moments_it_ends_at_the_same_result_and_repeats_no_quer
     finished = resume_minify(folder, workers=workers)
 
     assert kills > wanted // 4
-    assert finished.digest == straight.digest
+    assert finished.case.digest == straight.case.digest
     answered = [entry["key"] for entry in events(folder, "answered")]
     assert len(answered) == len(set(answered))
     if workers == 1:
         assert set(answered) == {entry["key"] for entry in events(whole, "answered")}
-    assert read_bundle(folder).digest == straight.digest
+    assert read_bundle(folder).digest == straight.case.digest

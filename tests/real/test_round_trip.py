@@ -17,11 +17,12 @@ from benchmarks.models import MODELS, make
 from torch import nn
 
 from torchparity import torchapi
-from torchparity.judge.cases import load_case
-from torchparity.observe.capture import observed_case
-from torchparity.repro.bundle import read_bundle, write_bundle
-from torchparity.repro.case import Case, write_graph
 from torchparity.compilers.recipe import Recipe
+from torchparity.judge.script import write_bundle
+from torchparity.observe.capture import observed_case
+from torchparity.repro.bundle import read_bundle
+from torchparity.repro.case import Case, write_graph
+from torchparity.repro.opening import open_case as load_case
 
 Results = list[tuple[str, Any]]
 

@@ -8,7 +8,6 @@ from tests.report.samples import HOSTILE, diagnosis, hostile, leaf
 
 from torchparity.errors import UsageError
 from torchparity.judge.isolated import verdict_of
-from torchparity.workers.outcome import Ending, Outcome
 from torchparity.records import UNCHANGED, Histogram, Status
 from torchparity.report.charts import curve, histogram
 from torchparity.report.machine import plain_data
@@ -23,6 +22,7 @@ from torchparity.report.page import (
     write_page,
     write_run,
 )
+from torchparity.workers.outcome import Ending, Outcome
 
 
 class Elements(HTMLParser):

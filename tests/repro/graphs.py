@@ -9,7 +9,7 @@ import torch
 from torch.fx import Graph, GraphModule
 
 from torchparity.repro.case import Case, make_case, write_graph
-from torchparity.compilers.recipe import Recipe
+from torchparity.request import Request
 
 
 def graph_of(build: Callable[..., Any], names: list[str], **attributes: Any) -> GraphModule:
@@ -26,7 +26,7 @@ def doubling() -> GraphModule:
 
 
 def case_of(graph_module: GraphModule, inputs: list[Any], **facts: Any) -> Case:
-    given = {"name": "001_dynamo", "level": "dynamo", "direction": "both", "recipe": Recipe(backend="eager"), **facts}
+    given = {"name": "001_dynamo", "level": "dynamo", "direction": "both", "request": Request(backend="eager"), **facts}
     return make_case(write_graph(graph_module, inputs), inputs, **given)
 
 

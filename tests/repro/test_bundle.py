@@ -15,10 +15,13 @@ import torch
 from tests.repro.graphs import case_of, doubling, graph_of, small_case
 
 from torchparity.errors import BundleError, CaseError, ResourceError
-from torchparity.judge.cases import judge_bundle, load_case
+from torchparity.judge.cases import judge_bundle
+from torchparity.judge.script import write_bundle
 from torchparity.repro import bundle, tensors
-from torchparity.repro.bundle import FACTS, SCHEMA, SCRIPT, TENSORS, check_of, read_bundle, write_bundle
+from torchparity.repro.bundle import FACTS, SCHEMA, SCRIPT, TENSORS, check_of, read_bundle
+from torchparity.repro.opening import open_case as load_case
 from torchparity.repro.values import Dense
+from torchparity.request import Request
 
 FILES = [FACTS, SCRIPT, TENSORS]
 MARK = "import pathlib\npathlib.Path({path!r}).touch()\n"
@@ -67,12 +70,12 @@ def test_reading_gives_the_case_back(folder):
     case = read_bundle(folder)
     expected = replace(small_case(), files={"user_part.py": "NUMBER = 1\n"})
     assert case.digest == expected.digest
-    assert (case.graph, case.inputs, case.recipe) == (expected.graph, expected.inputs, expected.recipe)
+    assert (case.graph, case.inputs, case.request) == (expected.graph, expected.inputs, expected.request)
     assert (case.name, case.origin, dict(case.files)) == (expected.name, expected.origin, expected.files)
 
 
 def test_a_bundle_of_the_same_name_makes_way(folder):
-    other = small_case(backward=True)
+    other = small_case(request=Request(backend="eager", backward=True))
     write_bundle(other, folder)
     assert read_bundle(folder).digest == other.digest
     assert sorted(content(folder)) == sorted(FILES)
@@ -124,7 +127,7 @@ def test_an_old_bundle_stays_when_the_new_one_cannot_take_its_place(folder, monk
 
     monkeypatch.setattr(Path, "rename", failing)
     with pytest.raises(OSError, match="Input/output error"):
-        write_bundle(small_case(backward=True), folder)
+        write_bundle(small_case(request=Request(backend="eager", backward=True)), folder)
     assert content(folder) == before
     assert listed(folder.parent) == [folder.name]
 
@@ -258,7 +261,7 @@ DAMAGE = {
     "wrong digest": (lambda folder: edit(folder, digest="0" * 64), "its digest differs"),
     "newer schema": (
         lambda folder: edit(folder, schema=SCHEMA + 1),
-        f"was written in schema {SCHEMA + 1}, and this torchparity reads up to {SCHEMA}",
+        f"was written in schema {SCHEMA + 1}, and this torchparity reads {SCHEMA}",
     ),
     "schema of another kind": (lambda folder: edit(folder, schema="1"), "was written in schema 1"),
     "schema zero": (lambda folder: edit(folder, schema=0), "was written in schema 0"),
@@ -291,7 +294,7 @@ DAMAGE = {
     "a view beyond its storage": (input_with(shape=[300]), "reaches beyond its storage"),
     "a dtype that is code": (input_with(dtype="float32, print(1)"), "there is no tensor"),
     "a level that is not": (lambda folder: edit(folder, level="../.."), "does not make a case"),
-    "a recipe of another kind": (lambda folder: edit(folder, recipe=[]), "does not make a case"),
+    "a request of another kind": (lambda folder: edit(folder, request=[]), "does not make a case"),
     "other storages": (lambda folder: edit(folder, storages=[]), "holds 1 storages and case.json tells of 0"),
 }
 

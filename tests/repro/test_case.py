@@ -8,11 +8,12 @@ import pytest
 import torch
 from tests.repro.graphs import case_of, doubling, graph_of, small_case
 
+from torchparity.compilers.recipe import Recipe, SourceBackend, request_from_json, request_to_json
 from torchparity.errors import CaseError
-from torchparity.judge.cases import load_case
-from torchparity.repro.case import SourceBackend, make_case, recipe_from_json, recipe_to_json, symbol_value, write_graph
+from torchparity.repro.case import make_case, symbol_value, write_graph
+from torchparity.repro.opening import open_case as load_case
 from torchparity.repro.values import Literal, Symbol
-from torchparity.compilers.recipe import Recipe
+from torchparity.request import Request
 
 
 def test_the_same_case_has_the_same_digest():
@@ -125,31 +126,33 @@ def test_files_are_part_of_the_digest():
 
 
 @pytest.mark.parametrize(
-    "recipe",
+    "asked",
     [
-        Recipe(),
-        Recipe(backend="aot_eager", mode="default", dynamic=False, fullgraph=True),
-        Recipe(options={"max_autotune": True}, config={"inductor.fallback_random": True, "dynamo.cache_size_limit": 3}),
+        Request(),
+        Request(backend="aot_eager", mode="default", dynamic=False, fullgraph=True, train=True, ignore=("stride",)),
+        Request(
+            options={"max_autotune": True}, config={"inductor.fallback_random": True, "dynamo.cache_size_limit": 3}
+        ),
     ],
 )
-def test_a_recipe_survives_json(recipe):
-    assert recipe_from_json(recipe_to_json(recipe)) == recipe
+def test_a_request_survives_json(asked):
+    assert request_from_json(request_to_json(asked)) == asked
 
 
 def test_a_backend_that_is_not_a_name_is_kept_as_source_and_not_run():
-    facts = recipe_to_json(Recipe(backend="eager"))
+    facts = request_to_json(Request(backend="eager"))
     facts["backend"] = {"imports": ["raise SystemExit"], "expression": "nothing.at_all"}
-    recipe = recipe_from_json(facts)
+    recipe = request_from_json(facts)
     assert recipe.backend == SourceBackend(("raise SystemExit",), "nothing.at_all")
-    assert recipe_to_json(recipe) == facts
+    assert request_to_json(recipe) == facts
     with pytest.raises(SystemExit):
         recipe.backend.resolve()
 
 
 def test_a_name_that_an_import_registers_is_read_without_it():
-    facts = recipe_to_json(Recipe(backend="eager"))
+    facts = request_to_json(Request(backend="eager"))
     facts["backend"] = {"imports": ["import not_installed_here"], "expression": "'not_installed_here'"}
-    assert recipe_to_json(recipe_from_json(facts)) == facts
+    assert request_to_json(request_from_json(facts)) == facts
 
 
 def local_backend():
@@ -160,16 +163,16 @@ def local_backend():
 
 
 @pytest.mark.parametrize(
-    ("recipe", "message"),
+    ("request_", "message"),
     [
-        (Recipe(backend=local_backend()), "is not importable, so no other process can run it"),
-        (Recipe(options={"post_grad_custom_pre_pass": print}), "post_grad_custom_pre_pass is a builtin_function"),
-        (Recipe(config={"inductor.something": float("nan")}), "inductor.something is a float"),
+        (Request(backend=local_backend()), "is not importable, so no other process can run it"),
+        (Request(options={"post_grad_custom_pre_pass": print}), "post_grad_custom_pre_pass is a builtin_function"),
+        (Request(config={"inductor.something": float("nan")}), "inductor.something is a float"),
     ],
 )
-def test_a_recipe_that_no_other_process_can_have_is_refused(recipe, message):
+def test_a_recipe_that_no_other_process_can_have_is_refused(request_, message):
     with pytest.raises(CaseError) as caught:
-        small_case(recipe=recipe)
+        small_case(request=request_)
     assert message in caught.value.message
     assert caught.value.hint
 
@@ -191,7 +194,7 @@ def test_a_missing_input_is_refused():
             name="x",
             level="aot",
             direction="both",
-            recipe=Recipe(),
+            request=Request(),
         )
 
 

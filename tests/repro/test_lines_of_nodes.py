@@ -7,7 +7,7 @@ import torch
 from torch.fx import Graph
 
 from torchparity.report.findings import short_line
-from torchparity.repro.source import line_of
+from torchparity.repro.names import line_of
 
 OWN = 'File "/home/me/model.py", line 3, in forward\n    return self.net(x) if x.dim() > 1 else x\n'
 LIBRARY = f'File "{rich.__file__}", line 9, in act\n    return self.act(x)\n'

@@ -11,17 +11,18 @@ from tests.repro.graphs import graph_of
 from torch.fx import Graph, GraphModule
 
 from torchparity.errors import CaseError
-from torchparity.repro import standalone
-from torchparity.repro.source import _inspect_argument, operations, write_graph
+from torchparity.repro import reading
+from torchparity.repro.names import operations
+from torchparity.repro.source import _inspect_argument, write_graph
 
 
 def made(source):
-    names = {"torch": torch, "attach": standalone.attach}
+    names = {"torch": torch, "attach": reading.attach}
     exec(source.text(), names)
     model = names["Graph"]()
     for path, value in source.constants.items():
-        standalone.attach(model, path, value)
-    return standalone.as_graphs(model)
+        reading.attach(model, path, value)
+    return reading.as_graphs(model)
 
 
 def test_source_computes_what_the_graph_computes():
@@ -241,7 +242,7 @@ def test_a_graph_read_back_has_the_operations_it_had():
     graph_module = graph_of(build, ["x"])
     holder = torch.nn.Module()
     holder.model = made(write_graph(graph_module))
-    traced = standalone.as_graphs(holder).model
+    traced = reading.as_graphs(holder).model
     assert [node.target for node in operations(traced)] == [node.target for node in operations(graph_module)]
 
 
@@ -254,7 +255,7 @@ def test_values_written_in_place_are_written_in_place_again():
     graph_module = graph_of(build, ["x"])
     holder = torch.nn.Module()
     holder.model = made(write_graph(graph_module))
-    traced = standalone.as_graphs(holder).model
+    traced = reading.as_graphs(holder).model
     assert [node.target for node in operations(traced)] == [operator.setitem, operator.iadd, operator.imul]
     given = torch.zeros(3)
     assert torch.equal(traced(given)[0], torch.tensor([12.0, 2.0, 2.0]))

@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from torchparity.errors import UsageError
-from torchparity.run.loss import MEAN, PROJECTION, reduce_to_mean, scalar_loss, tangents_of
+from torchparity.request import PROJECTION
+from torchparity.run.loss import MEAN, reduce_to_mean, scalar_loss, tangents_of
 
 
 def backward(outputs, loss, *, seed):

@@ -7,7 +7,8 @@ import pytest
 import torch
 from torch.nn import functional
 
-from torchparity.run.reference import NeedsPlainKernels, Reference, Shadows, is_out_of_memory, plain_kernels
+from torchparity.run.reference import NeedsPlainKernels, Reference, Shadows, plain_kernels
+from torchparity.torchapi.compilers import is_out_of_memory
 
 # One float64 rounding or so: far below what float32 could give by chance.
 EXACT = {"rtol": 1e-12, "atol": 1e-12}

@@ -6,8 +6,10 @@ import json
 
 import pytest
 
-from torchparity import Status, Verdict, evidence
-from torchparity.verbs.evidence import NoEvidence, leave_bundle, leave_verdict, put_in_place
+from torchparity import Status, Verdict
+from torchparity.repro.folders import replacing
+from torchparity.verbs import evidence
+from torchparity.verbs.evidence import NoEvidence, leave_bundle, leave_verdict
 
 VERDICT = Verdict(status=Status.DIFFERS, reasons=("it differs",), subject="make", recipe={"backend": "eager"})
 
@@ -45,19 +47,19 @@ def test_a_file_in_the_way_is_said(tmp_path):
 
 
 def test_another_process_may_have_been_faster(tmp_path):
-    for name in ("ours", "theirs"):
-        (tmp_path / name).mkdir()
-        (tmp_path / name / name).touch()
-    put_in_place(tmp_path / "ours", tmp_path / "theirs")
-    assert names(tmp_path) == ["theirs"]
-    assert names(tmp_path / "theirs") == ["ours"]
+    with replacing(tmp_path / "folder", kept_unless=lambda folder: True) as partial:
+        (partial / "ours").touch()
+        (tmp_path / "folder").mkdir()
+        (tmp_path / "folder" / "theirs").touch()
+    assert names(tmp_path) == ["folder"]
+    assert names(tmp_path / "folder") == ["ours"]
 
 
 def test_whatever_stops_the_search_the_verdict_stands(tmp_path, monkeypatch):
     def broken(*args, **options):
         raise ZeroDivisionError("a defect")
 
-    monkeypatch.setattr(evidence, "find_failing", broken)
+    monkeypatch.setattr(evidence, "find", broken)
     with pytest.raises(NoEvidence, match="ZeroDivisionError: a defect"):
-        leave_bundle(tmp_path, len, (), None, {"backend": "eager"})
+        leave_bundle(tmp_path, len, (), None, {"backend": "eager"}, pool=None)
     assert names(tmp_path) == []

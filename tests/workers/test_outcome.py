@@ -7,8 +7,7 @@ import json
 
 import pytest
 
-from torchparity.workers import child
-from torchparity.workers import processes
+from torchparity.workers import child, processes
 from torchparity.workers.frames import BODY_LIMIT, HEADER_LIMIT, MAGIC, PREFIX, FrameReader, pack
 from torchparity.workers.outcome import OUTPUT_BYTES, Ending, Limits, Outcome
 from torchparity.workers.query import Query

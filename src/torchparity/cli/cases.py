@@ -80,7 +80,9 @@ def run(
     if case.signature is not None or times > 1:
         kind = case.signature.kind if case.signature is not None else family(verdict.kind)
         again = sum(entry.status is Status.DIFFERS and family(entry.kind) == kind for entry in verdicts)
-        print(f"  reproduced {again} of {times}" + (f": {case.signature.summary}" if case.signature is not None else ""))
+        print(
+            f"  reproduced {again} of {times}" + (f": {case.signature.summary}" if case.signature is not None else "")
+        )
     if json is not None:
         write_json(verdict, json)
     raise typer.Exit(verdict.exit_code)
@@ -98,7 +100,7 @@ def show(bundle: Annotated[Path, typer.Argument(help="The folder of a bundle.")]
         "operations": case.compute_nodes,
         "backend": case.recipe.backend_name(),
         "recipe": case.recipe.to_source().strip().splitlines()[-1],
-        "backward": case.request.gradients,
+        "backward": case.backward,
         "autocast": " ".join(case.autocast) if case.autocast else "no",
         "asked": ", ".join(f"{name}={value!r}" for name, value in case.request.given().items()) or "nothing besides",
         "failure": case.signature.summary if case.signature is not None else "none recorded",

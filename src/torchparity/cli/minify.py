@@ -51,7 +51,9 @@ def minify(
             small = torchparity.resume_minify(resume, workers=workers, listen=watcher, **spending)
         else:
             watcher.say("reading the case" if Path(str(what)).is_dir() else "looking for the graph that fails")
-            with starting(workers, command=check is not None) as pool:  # Its server starts while torch is imported here.
+            with starting(
+                workers, command=check is not None
+            ) as pool:  # Its server starts while torch is imported here.
                 small = torchparity.minify(
                     case_or_target(str(what), asked.device),
                     out=out,

@@ -93,12 +93,15 @@ def takes_request(command: Callable[..., Any]) -> Callable[..., Any]:
             inspect.Parameter.KEYWORD_ONLY,
             default=None,
             annotation=Annotated[
-                asking.kind, typer.Option(asking.flag, help=asking.help, rich_help_panel=asking.panel, show_default=False)
+                asking.kind,
+                typer.Option(asking.flag, help=asking.help, rich_help_panel=asking.panel, show_default=False),
             ],
         )
         for asking in REQUEST
     }
-    kept = [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for name, parameter in own.items() if name != "asked"]
+    kept = [
+        parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for name, parameter in own.items() if name != "asked"
+    ]
     run.__signature__ = inspect.Signature([*kept, *shared.values()])  # type: ignore[attr-defined]
     run.__annotations__ = {parameter.name: parameter.annotation for parameter in [*kept, *shared.values()]}
     return run

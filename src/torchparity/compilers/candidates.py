@@ -247,5 +247,3 @@ class Some:
         if self.chosen is not None and number not in self.chosen:
             return graph_module.forward
         return compile_graph(self.recipe, graph_module, inputs)
-
-

@@ -58,7 +58,9 @@ class Trim(ast.NodeTransformer):
 def without_docstring(body: list[ast.stmt]) -> list[ast.stmt]:
     """Return statements without the text that stands first."""
     first = body[0]
-    is_text = isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant) and isinstance(first.value.value, str)
+    is_text = (
+        isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant) and isinstance(first.value.value, str)
+    )
     return (body[1:] or [ast.Pass()]) if is_text else body
 
 
@@ -112,12 +114,16 @@ def reached(name: str, seen: dict[str, Module]) -> Iterator[Module]:
         if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == OURS:
             for alias in node.names:
                 inner = f"{node.module}.{alias.name}"
-                is_module = isinstance(getattr(importlib.import_module(node.module or ""), alias.name, None), types.ModuleType)
+                is_module = isinstance(
+                    getattr(importlib.import_module(node.module or ""), alias.name, None), types.ModuleType
+                )
                 module.aliases |= {alias.asname or alias.name} if is_module else set()
                 yield from reached(inner if is_module else node.module or "", seen)
         elif isinstance(node, ast.Import | ast.ImportFrom):
             for alias in node.names:
-                line = ast.unparse(ast.Import([alias]) if isinstance(node, ast.Import) else ast.ImportFrom(node.module, [alias], 0))
+                line = ast.unparse(
+                    ast.Import([alias]) if isinstance(node, ast.Import) else ast.ImportFrom(node.module, [alias], 0)
+                )
                 module.foreign[(alias.asname or alias.name).split(".")[0]] = line
         else:
             node = ast.Assign([node.target], node.value) if isinstance(node, ast.AnnAssign) and node.value else node
@@ -138,8 +144,11 @@ def names_in(node: ast.AST, aliases: set[str]) -> set[str]:
     found = [entry for entry in ast.walk(node) if isinstance(entry, ast.Name)]
     bound = {entry.id for entry in found if not isinstance(entry.ctx, ast.Load)}
     bound |= {entry.arg for entry in ast.walk(node) if isinstance(entry, ast.arg)}
-    inside = [entry for entry in ast.walk(node) if isinstance(entry, ast.Attribute) and isinstance(entry.value, ast.Name)]
+    inside = [
+        entry for entry in ast.walk(node) if isinstance(entry, ast.Attribute) and isinstance(entry.value, ast.Name)
+    ]
     far = {entry.attr for entry in inside if isinstance(entry.value, ast.Name) and entry.value.id in aliases}
+    assert not far & bound, f"{far & bound} is another module's, and a variable beside it: a script cannot hold both"
     return ({entry.id for entry in found} - bound) | far
 
 

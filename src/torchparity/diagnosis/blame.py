@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from torchparity import torchapi
+from torchparity.diagnosis.halving import fewest
 from torchparity.diagnosis.steps import JOB, read_steps
 from torchparity.diagnosis.switches import Switch, usable
 from torchparity.errors import UsageError
-from torchparity.graphs.search import needed
 from torchparity.judge.isolated import verdict_of
 from torchparity.judge.reading import Reading, read
 from torchparity.records import Blame, Kind, Status, Trial
@@ -149,7 +149,9 @@ class Inquiry:
         if self.failed_alike(graphs):
             self.failing = graphs
             return self.in_graphs(met) or self.found("inductor", passing=right)
-        return self.in_code(steps) or self.found("inductor", passing=next((it for it in (graphs, right) if it.status is Status.SAME), None))
+        return self.in_code(steps) or self.found(
+            "inductor", passing=next((it for it in (graphs, right) if it.status is Status.SAME), None)
+        )
 
     def in_graphs(self, steps: list[Step]) -> Blame | None:
         """Its early passes, or its decompositions."""
@@ -239,39 +241,8 @@ class Inquiry:
         return (found[0][0], found[1]) if found is not None else None
 
     def one_of(self, candidates: list[T], attempt: Callable[[list[T]], Trial]) -> tuple[list[T], Trial] | None:
-        """Return the fewest candidates with which an attempt passes, one if possible, and the run that shows it.
-
-        About log2(n) runs where one is enough. All of them at once may break the compiler, which tells nothing.
-        """
-        if not candidates:
-            return None
-        whole = attempt(candidates)
-        if self.failed_alike(whole):
-            return None
-        found = self._halve(candidates, attempt, whole)
-        if found is not None or whole.status is not Status.SAME:
-            return found
-        several = needed(candidates, lambda chosen: attempt(chosen).status is Status.SAME)
-        return several, attempt(several)
-
-    def _halve(
-        self, candidates: list[T], attempt: Callable[[list[T]], Trial], trial: Trial | None
-    ) -> tuple[list[T], Trial] | None:
-        """Look for one candidate; `trial` is the run with all of them, None where they are only believed to pass."""
-        if len(candidates) == 1:
-            trial = trial or attempt(candidates)
-            return (candidates, trial) if trial.status is Status.SAME else None
-        middle = len(candidates) // 2
-        first, second = candidates[:middle], candidates[middle:]
-        tried = attempt(first)
-        found = None if self.failed_alike(tried) else self._halve(first, attempt, tried)
-        if found is not None:
-            return found
-        passes = trial is None or trial.status is Status.SAME
-        if passes and self.failed_alike(tried):
-            return self._halve(second, attempt, None)
-        other = attempt(second)
-        return None if self.failed_alike(other) else self._halve(second, attempt, other)
+        """Return the fewest candidates with which an attempt passes, and the run that shows it."""
+        return fewest(candidates, attempt, self.failed_alike)
 
     def failed_alike(self, trial: Trial) -> bool:
         """Tell whether a trial fails as the case does; another failure tells nothing about the case's."""

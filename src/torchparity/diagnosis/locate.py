@@ -49,7 +49,8 @@ def look_at(folder: Path, pool: Pool, limits: Limits) -> Look:
     outcome = pool.submit(LOOK_JOB, {"folder": str(folder.resolve())}, limits=limits).result()
     if outcome.ending is not Ending.RETURNED:
         raise ResourceError(
-            f"the graph cannot be looked at: its process {describe(outcome)}", hint=f"`torchparity run {folder}` shows it"
+            f"the graph cannot be looked at: its process {describe(outcome)}",
+            hint=f"`torchparity run {folder}` shows it",
         )
     return record_from(Look, outcome.value)
 

@@ -80,7 +80,11 @@ def check_user_passes(model: GraphModule, subject: Subject, request: Request, pa
     results, notes = [], []
     current, plan = model, plan_of(request, subject)
     for number, function in enumerate(passes):
-        facts: dict[str, Any] = {"name": getattr(function, "__name__", type(function).__name__), "stage": USERS, "number": number}
+        facts: dict[str, Any] = {
+            "name": getattr(function, "__name__", type(function).__name__),
+            "stage": USERS,
+            "number": number,
+        }
         before = text_of(current.graph)
         try:
             after = applied(function, current)

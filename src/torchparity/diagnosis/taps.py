@@ -63,13 +63,11 @@ class Bench:
     def judge(self, part: Part, settings: Settings) -> Verdict:
         """Judge a part of the graph as the bundle would be."""
         differentiable = any(isinstance(value, torch.Tensor) and value.requires_grad for value in part.inputs)
-        plan = self.opened.plan(self.random, backward=self.case.request.gradients and differentiable)
+        plan = self.opened.plan(self.random, backward=self.case.backward and differentiable)
         subject = Subject(part.graph_module, part.inputs, name=self.case.name)
         verdict = Oracle(subject, plan, Compiled(self.opened.recipe()), settings).judge()
         names = list(input_names(part.graph_module).values())
-        return replace(
-            verdict, leaves=tuple(replace(leaf, path=named(leaf.path, names)) for leaf in verdict.leaves)
-        )
+        return replace(verdict, leaves=tuple(replace(leaf, path=named(leaf.path, names)) for leaf in verdict.leaves))
 
 
 def look_job(payload: dict[str, Any], announce: Announce) -> dict[str, Any]:

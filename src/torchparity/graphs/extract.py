@@ -194,7 +194,7 @@ def opened_graph(opened: Opened) -> Extractor:
     return Extractor(
         opened.graph(model),
         inputs,
-        gradients=case.request.gradients,
+        gradients=case.backward,
         setting=case.request,
         around=opened.conditions(random),
     )

@@ -52,7 +52,9 @@ class Part:
         """The order of cases: nodes that count, inputs, elements, plainness of the values, length of the script."""
         inside = sum(node.op in COMPUTE for body in bodies_of(self.graph_module).values() for node in body.graph.nodes)
         inputs = len(self.inputs) + len(constants_of(self.graph_module))
-        tensors = [(self.fill_of(place), value) for place, value in enumerate(self.inputs) if isinstance(value, torch.Tensor)]
+        tensors = [
+            (self.fill_of(place), value) for place, value in enumerate(self.inputs) if isinstance(value, torch.Tensor)
+        ]
         tensors += [(DATA, value) for value in constants_of(self.graph_module).values()]
         values = sum(fill.rank + (not plain_dtype(value.dtype)) + 1 for fill, value in tensors)
         return self.compute_nodes + inside, inputs, self.elements, values, len(self.key)

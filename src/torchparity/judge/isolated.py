@@ -42,7 +42,9 @@ def bundle_job(payload: dict[str, Any], announce: Announce) -> dict[str, Any]:
     return answer(lambda tell: judge_bundle(Path(payload["folder"]), progress=tell), announce)
 
 
-def run_in(pool: Pool, folder: Path, *, limits: Limits | None = None, progress: ProgressCallback | None = None) -> Verdict:
+def run_in(
+    pool: Pool, folder: Path, *, limits: Limits | None = None, progress: ProgressCallback | None = None
+) -> Verdict:
     """Judge a bundle in a clean process of a pool."""
     folder = located(Path(folder))
     case = read_bundle(folder)  # What is damaged is refused before anything runs.
@@ -102,9 +104,7 @@ def verdict_of(outcome: Outcome, *, subject: str, backend: str) -> Verdict:
         )
     elif outcome.error is not None:
         told = outcome.error
-        failure = Failure(
-            type=told.type, message=told.message, stage="worker", phase=name, traceback=told.traceback
-        )
+        failure = Failure(type=told.type, message=told.message, stage="worker", phase=name, traceback=told.traceback)
     return Verdict(
         status=status,
         reasons=(why,),

@@ -235,9 +235,9 @@ class Oracle:
         if unknown:
             why = [reasons.not_deterministic(unsteady)] if unsteady else []
             return self._verdict(Status.UNKNOWN, why, reports)
-        nearer = sum(report.nearer_than_eager for report in reports.values())
-        if nearer:
-            self.ground.notes.append(reasons.nearer(nearer))
+        better = sum(report.nearer_than_eager for report in reports.values())
+        if better:
+            self.ground.notes.append(reasons.nearer(better))
         return self._verdict(Status.SAME, [reasons.all_inside(len(reports))], reports)
 
     def _forgive_kinks(self, candidates: list[CandidateRun]) -> None:

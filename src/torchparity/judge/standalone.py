@@ -120,7 +120,9 @@ def report(verdict: Verdict, names: list[str]) -> int:
     """Print the leaves, worst first, and the answer; return the exit code."""
     if verdict.failure is not None and verdict.failure.traceback:
         print(verdict.failure.traceback, file=sys.stderr)
-    print(f"{'leaf':24} {'kind':10} {'error':>12} {'allowed':>12} {'score':>10}   (differs above {verdict.threshold:g})")
+    print(
+        f"{'leaf':24} {'kind':10} {'error':>12} {'allowed':>12} {'score':>10}   (differs above {verdict.threshold:g})"
+    )
     for leaf in verdict.leaves[:ROWS]:
         path = leaf.path
         for number, name in enumerate(names):

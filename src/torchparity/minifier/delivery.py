@@ -50,7 +50,9 @@ class ColdRun:
         return self.exit_code == 1 and "AssertionError" in self.output
 
 
-def run_cold(script: Path, cache: str, started: list[subprocess.Popen[bytes]], *, seconds: float = RUN_SECONDS) -> ColdRun:
+def run_cold(
+    script: Path, cache: str, started: list[subprocess.Popen[bytes]], *, seconds: float = RUN_SECONDS
+) -> ColdRun:
     """Run a script in a fresh process that compiles for itself.
 
     What a compiler finds out about the machine (vector instructions) it may find in a folder that is not the user's:

@@ -132,7 +132,7 @@ def plain_scripts(case: Case, signature: Signature, tolerance: float) -> Iterabl
             inputs=inputs,
             recipe=case.recipe,
             kind=signature.kind,
-            backward=case.request.gradients,
+            backward=case.backward,
             autocast=case.autocast,
             tolerance=allowed,
             environment=case.environment,

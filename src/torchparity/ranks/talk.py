@@ -35,7 +35,6 @@ POLL = 0.01
 SLOWEST_POLL = 0.1
 
 
-
 class Store(Protocol):
     """What the ranks need of torch's store."""
 

@@ -101,6 +101,11 @@ class Case:
         return recipe_plain(self.request)
 
     @property
+    def backward(self) -> bool:
+        """Whether it is run with gradients, and backwards."""
+        return self.request.gradients
+
+    @property
     def device(self) -> str:
         """The device that it runs on: the first that is not the CPU."""
         return next((storage.device for storage in self.storages if storage.device != "cpu"), "cpu")

@@ -46,7 +46,11 @@ def called_name(node: Node) -> str:
     if node.op != "call_function" or isinstance(node.target, torchapi.OpOverload):
         return str(node.target)
     module = getattr(node.target, "__module__", "") or ""
-    return f"{module}.{operation_name(node)}" if module.startswith("torch") and "._" not in module else operation_name(node)
+    return (
+        f"{module}.{operation_name(node)}"
+        if module.startswith("torch") and "._" not in module
+        else operation_name(node)
+    )
 
 
 def is_operation(node: Node) -> bool:

@@ -140,7 +140,9 @@ class CallsRecorded(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Record one call."""
         # Making a device is no operation; torch 2.11 asks about it all the same.
-        if func is torch.device or any(isinstance(leaf, torch.fx.Proxy) for leaf in torchapi.tree_leaves((args, kwargs))):
+        if func is torch.device or any(
+            isinstance(leaf, torch.fx.Proxy) for leaf in torchapi.tree_leaves((args, kwargs))
+        ):
             return func(*args, **(kwargs or {}))
         return self.tracer.create_proxy("call_function", func, tuple(args), dict(kwargs or {}))
 

@@ -13,6 +13,7 @@ from torchparity.compare.leaves import walk
 from torchparity.compare.legacy import same
 from torchparity.run.loss import reduce_to_mean
 from torchparity.run.reference import Reference, plain_kernels
+from torchparity import torchapi
 from torchparity.torchapi import dynamo_repro_settings
 
 log = logging.getLogger(__name__)
@@ -83,7 +84,7 @@ def run_forward_and_backward(model: Callable[..., Any], inputs: Sequence[Any], o
     args = [fresh_input(value) for value in inputs]
     if isinstance(model, torch.nn.Module):
         model.zero_grad(set_to_none=True)
-    outputs = model(args) if getattr(model, "_boxed_call", False) else model(*args)
+    outputs = model(args) if torchapi.is_boxed(model) else model(*args)
     if only_forward:
         return outputs
     if any(isinstance(leaf, torch.Tensor) and leaf.requires_grad for _, leaf in walk(outputs)):

@@ -40,7 +40,9 @@ class Plan:
             "steps": self.steps if self.optimizer is not None else None,
             "optimizer": getattr(self.optimizer, "__name__", None),
             "autocast": str(self.autocast).removeprefix("torch.") if self.autocast is not None else None,
-            "loss": self.loss if isinstance(self.loss, str) else getattr(self.loss, "__name__", type(self.loss).__name__),
+            "loss": self.loss
+            if isinstance(self.loss, str)
+            else getattr(self.loss, "__name__", type(self.loss).__name__),
             "input_gradients": self.input_gradients,
             "seed": self.seed,
         }

@@ -144,7 +144,9 @@ def compile_with_inductor(
     compile_fx = lookup("torch._inductor.compile_fx.compile_fx")
     # A graph that was compiled before would come from the cache, whatever the last step is.
     with patched_config({"functorch.enable_autograd_cache": False}):
-        return compile_fx(graph_module, inputs, inner_compile=inner_compile, config_patches=dict(settings or {}) or None)
+        return compile_fx(
+            graph_module, inputs, inner_compile=inner_compile, config_patches=dict(settings or {}) or None
+        )
 
 
 def inductor_settings(mode: str | None, options: Mapping[str, Any]) -> dict[str, Any]:

@@ -130,7 +130,11 @@ def required_arguments(operator: Any) -> int:
 
 def target_name(target: Any) -> str:
     """Return the name of what a node calls, without namespace and overload: `relu`."""
-    return base_name(target).split("::")[-1] if isinstance(target, OpOverload) else str(getattr(target, "__name__", target))
+    return (
+        base_name(target).split("::")[-1]
+        if isinstance(target, OpOverload)
+        else str(getattr(target, "__name__", target))
+    )
 
 
 def base_name(operator: OpOverload) -> str:

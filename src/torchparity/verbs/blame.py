@@ -37,7 +37,9 @@ def blame(
     """
     with using(pool) as workers:
         try:
-            with bundle_of("blame", what, args, kwargs, input_sets, options, workers, limits=limits, listen=listen) as it:
+            with bundle_of(
+                "blame", what, args, kwargs, input_sets, options, workers, limits=limits, listen=listen
+            ) as it:
                 return Inquiry(it[0], workers, limits=limits or ONE_GRAPH, listen=listen).run()
         except NoFailingGraph:
             if isinstance(what, Case):

@@ -54,7 +54,9 @@ def captured(subject: Subject, request: Request, out: Path | None, calls: int = 
     """Return the graphs of one run, and what could not be written down or seen."""
     plan = plan_of(request, subject)
     recipe = recipe_of(request, dynamic=subject.dynamic).fitting(plan)
-    recorder = Recorder(replace(request, dynamic=recipe.dynamic, config=recipe.config, options=recipe.options), out, calls)
+    recorder = Recorder(
+        replace(request, dynamic=recipe.dynamic, config=recipe.config, options=recipe.options), out, calls
+    )
     watching = replace(recipe.with_eager_random(), backend=recorder, mode=None, options={})
     runner = Runner(subject, plan)
     try:

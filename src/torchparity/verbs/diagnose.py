@@ -107,10 +107,14 @@ def working_folder(out: str | Path | None) -> Iterator[Path]:
 class Diagnosing:
     """What one diagnosis looks at, and how it does each of its stages."""
 
-    def __init__(self, subject: Case | Target | Subject, request: Request, folder: Path, pool: Pool, limits: Limits) -> None:
+    def __init__(
+        self, subject: Case | Target | Subject, request: Request, folder: Path, pool: Pool, limits: Limits
+    ) -> None:
         self.subject, self.request, self.folder, self.pool, self.limits = subject, request, folder, pool, limits
         # What is named is loaded elsewhere, and may register the backend that it wants.
-        self.recipe = recipe_of(request, dynamic=subject.dynamic) if isinstance(subject, Subject) else recipe_plain(request)
+        self.recipe = (
+            recipe_of(request, dynamic=subject.dynamic) if isinstance(subject, Subject) else recipe_plain(request)
+        )
         if self.recipe.engine is not None and (request.train or request.gradients):
             raise inference_only(self.recipe.engine.name)
         self.examined: Examined | None = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -33,6 +34,7 @@ def leave_verdict(verdict: Verdict, folder: Path) -> None:
             write_json(verdict, partial / VERDICT)
             (partial / TABLE).write_text(plain_text(verdict) + "\n", encoding="utf-8")
     except (OSError, ParityError) as error:
+        shutil.rmtree(folder, ignore_errors=True)  # What an earlier run left would be taken for this one's.
         raise NoEvidence(str(error)) from None
 
 

@@ -47,6 +47,7 @@ def _check(subject: Subject, request: Request, folder: Path, announce: Announce)
 
 def _examine(subject: Subject, request: Request, folder: Path, announce: Announce) -> dict[str, Any]:
     """The verdict is on disk before anything else is tried: what comes after may take the process along."""
+
     def keep(verdict: Verdict) -> None:
         (folder / VERDICT).write_text(json.dumps(plain_data(verdict)), encoding="utf-8")
 

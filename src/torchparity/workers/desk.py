@@ -1,8 +1,8 @@
 """A desk: where a job in a worker asks its caller, many questions at once, and is told when to stop.
 
-    with Desk(answer) as desk:                       # in the caller; answer(question, reply)
-        pool.submit(job, {"desk": desk.address})
-    Caller(payload["desk"]).ask({...}).result()      # in the job
+with Desk(answer) as desk:                       # in the caller; answer(question, reply)
+    pool.submit(job, {"desk": desk.address})
+Caller(payload["desk"]).ask({...}).result()      # in the job
 """
 
 from __future__ import annotations
