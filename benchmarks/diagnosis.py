@@ -34,10 +34,11 @@ import torchparity
 from benchmarks.bugs import BUGS
 from benchmarks.minify import Transformer, stock_script
 from benchmarks.models import MODELS, make
-from torchparity.diagnosis.taps import opened
 from torchparity.errors import ParityError
 from torchparity.faults.stages import STAGES, wrong_stage
+from torchparity.graphs.extract import opened_graph
 from torchparity.repro.case import Case
+from torchparity.repro.opening import open_case
 from torchparity.repro.source import operation_name
 from torchparity.workers.pool import Pool
 
@@ -84,7 +85,7 @@ def graphs(blocks: int) -> Iterator[Case]:
 
 def sites(case: Case, count: int) -> list[tuple[str, int, int]]:
     """Return operations to be wrong at: the name, which of its uses, and its place among all operations."""
-    extractor, _, _ = opened(case)
+    extractor = opened_graph(open_case(case))
     found: list[tuple[str, int, int]] = []
     uses: Counter[str] = Counter()
     for place, node in enumerate(extractor.compute):
@@ -99,7 +100,7 @@ def sites(case: Case, count: int) -> list[tuple[str, int, int]]:
 
 def near(case: Case, place: int, other: int) -> bool:
     """Tell whether two operations of a graph are the same, or one feeds the other directly."""
-    extractor, _, _ = opened(case)
+    extractor = opened_graph(open_case(case))
     left, right = extractor.compute[place], extractor.compute[other]
     return left is right or left in right.all_input_nodes or right in left.all_input_nodes
 
@@ -108,9 +109,9 @@ def located(case: Case, site: tuple[str, int, int], pool: Pool) -> tuple[bool, b
     """Locate one planted fault; tell whether it was named exactly, nearly, and in at most three compilations."""
     name, use, place = site
     # Before autograd, where operations still stand in the order of the case's source.
-    wrong = replace(case.recipe, backend=wrong_stage("pre_grad", name, site=use, size=0.05))
+    wrong = replace(case.request, backend=wrong_stage("pre_grad", name, site=use, size=0.05))
     try:
-        found = torchparity.locate(replace(case, recipe=wrong), pool=pool)
+        found = torchparity.locate(replace(case, request=wrong), pool=pool)
     except ParityError as error:
         print(f"{case.direction} {name} {use}: {error}", file=sys.stderr, flush=True)
         return False, False, False

@@ -38,7 +38,7 @@ from torchparity.minifier.log import NAME as LOG
 from torchparity.minifier.log import Log
 from torchparity.observe.guard import signature_of
 from torchparity.repro.case import Case
-from torchparity.repro.opening import open_case as load_case
+from torchparity.repro.opening import open_case
 from torchparity.workers.pool import Pool
 
 Predicate = Callable[[GraphModule, Any], bool]
@@ -284,9 +284,9 @@ def wrong_graph(*, backward: bool, blocks: int) -> Case:
 def stock_script(case: Case, folder: Path) -> Path:
     """Write the repro of the stock tool for a graph, ready to be minified by it."""
     save = torchparity.torchapi.lookup("torch._dynamo.repro.after_aot.save_graph_repro")
-    loaded = load_case(case)
+    loaded = open_case(case)
     model, inputs, _ = loaded.make()
-    graph_module = loaded.graph_of(model)
+    graph_module = loaded.graph(model)
     for node in graph_module.graph.nodes:
         node.type = None  # Annotations of our source, which the stock writer would print without quotes.
     graph_module.recompile()

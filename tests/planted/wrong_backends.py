@@ -96,3 +96,10 @@ def refuses_cosine(graph_module, inputs, **options):
 
 def wrong_backwards(graph_module, inputs, **options):
     return backwards(graph_module, inputs)
+
+
+def wrong_under_a_mode(graph_module, inputs, *, mode=None, options=None):
+    """Wrong only where torch.compile hands it a mode."""
+    if mode is None:
+        return graph_module.forward
+    return lambda *args: tuple(value * 1.5 for value in graph_module(*args))

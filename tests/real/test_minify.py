@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -84,3 +85,6 @@ def test_ctrl_c_does_not_wait_for_the_whole_case(backends, tmp_path):
     assert process.returncode == 130
     assert read_bundle(tmp_path / "small" / "case").compute_nodes == 1
     assert not list(tmp_path.glob("small/queries/*"))
+    log = [json.loads(line) for line in (tmp_path / "small" / "log.jsonl").read_text().splitlines()]
+    whole = next(entry["key"] for entry in log if entry["event"] == "asked")
+    assert whole not in [entry["key"] for entry in log if entry["event"] == "answered"]

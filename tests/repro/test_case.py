@@ -8,7 +8,7 @@ import pytest
 import torch
 from tests.repro.graphs import case_of, doubling, graph_of, small_case
 
-from torchparity.compilers.recipe import Recipe, SourceBackend, request_from_json, request_to_json
+from torchparity.compilers.recipe import SourceBackend, request_from_json, request_to_json
 from torchparity.errors import CaseError
 from torchparity.repro.case import make_case, symbol_value, write_graph
 from torchparity.repro.opening import open_case as load_case
@@ -43,14 +43,15 @@ def test_the_signature_is_no_part_of_the_digest():
     [
         {"level": "aot"},
         {"direction": "forward"},
-        {"recipe": Recipe(backend="inductor")},
-        {"recipe": Recipe(backend="eager", dynamic=True)},
-        {"recipe": Recipe(backend="eager", mode="default")},
-        {"recipe": Recipe(backend="eager", fullgraph=True)},
-        {"recipe": Recipe(backend="eager", options={"trace.enabled": True})},
-        {"recipe": Recipe(backend="eager", config={"inductor.fallback_random": True})},
-        {"backward": True},
-        {"autocast": ("cpu", "bfloat16")},
+        {"request": Request(backend="inductor")},
+        {"request": Request(backend="eager", dynamic=True)},
+        {"request": Request(backend="eager", mode="default")},
+        {"request": Request(backend="eager", fullgraph=True)},
+        {"request": Request(backend="eager", options={"trace.enabled": True})},
+        {"request": Request(backend="eager", config={"inductor.fallback_random": True})},
+        {"request": Request(backend="eager", backward=True)},
+        {"request": Request(backend="eager", autocast="bfloat16")},
+        {"request": Request(backend="eager", tolerance=0.5)},
         {"random": {"cpu": torch.arange(5, dtype=torch.uint8)}},
     ],
     ids=repr,

@@ -28,7 +28,7 @@ from torchparity.judge.cases import named
 from torchparity.judge.ground import Settings, settings_of
 from torchparity.judge.isolated import Announce, answer
 from torchparity.judge.oracle import Oracle
-from torchparity.records import Kind, LeafReport, ProgressCallback, Status, Verdict
+from torchparity.records import Kind, LeafReport, Progress, ProgressCallback, Status, Verdict
 from torchparity.records.wire import plain_data
 from torchparity.repro.bundle import read_bundle
 from torchparity.repro.names import input_names
@@ -103,6 +103,8 @@ def tap(bench: Bench, untapped: Sequence[int], introduced: dict[str, Any], setti
     if len(keeping.kept) == len(tapped.makers):
         values = dict(zip(tapped.nodes, keeping.kept, strict=False))
         rewritten = dict(zip(tapped.rewrites, keeping.kept[len(tapped.nodes) :], strict=True))
+        if settings.progress is not None:  # What dies from here on is eager, and not the candidate.
+            settings.progress(Progress(run=len(verdict.runs), runs=len(verdict.runs), name="each operation again"))
         reports = introduced_errors(extractor, values, rewritten, plan)
         introduced |= {str(places[node]): facts_of(report) for node, report in reports.items() if node in places}
     names = {f"output[{number}]": f"node {places.get(node, -1)}" for number, node in enumerate(tapped.makers)}

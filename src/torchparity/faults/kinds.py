@@ -61,6 +61,15 @@ def fault(name: str, summary: str, **facts: Any) -> Callable[[Any], Any]:
     return register
 
 
+def fault_of_result(name: str, summary: str, **facts: Any) -> Callable[[Any], Any]:
+    """Register a corruption of what an operation returned."""
+
+    def register(function: Callable[[torch.Tensor, float], torch.Tensor]) -> Any:
+        return fault(name, summary, **facts)(on_result(function))
+
+    return register
+
+
 def on_result(function: Callable[[torch.Tensor, float], torch.Tensor]) -> Corrupt:
     """Make a corruption of a call from a corruption of its (first float) result."""
 
@@ -112,168 +121,103 @@ def edited(values: torch.Tensor, position: int, value: torch.Tensor | float) -> 
 
 # --- precision -----------------------------------------------------------------------------------
 
-
-@fault("matmul_tf32", "a product whose inputs keep 10 bits of mantissa", operations=MATMULS)
-def _matmul_tf32(operation: Operation, args: Any, kwargs: Any, size: float) -> Any:
-    return on_inputs(lambda values, _: keep_bits(values, 10))(operation, args, kwargs, size)
-
-
-@fault("matmul_bf16", "a product whose inputs keep 7 bits of mantissa", operations=MATMULS)
-def _matmul_bf16(operation: Operation, args: Any, kwargs: Any, size: float) -> Any:
-    return on_inputs(lambda values, _: keep_bits(values, 7))(operation, args, kwargs, size)
+for _name, _summary, _bits in (
+    ("matmul_tf32", "a product whose inputs keep 10 bits of mantissa", 10),
+    ("matmul_bf16", "a product whose inputs keep 7 bits of mantissa", 7),
+):
+    fault(_name, _summary, operations=MATMULS)(on_inputs(lambda values, _, bits=_bits: keep_bits(values, bits)))  # type: ignore[misc]
 
 
-@fault("low_precision", "a result rounded to half of its mantissa")
-def _low_precision(operation: Operation, args: Any, kwargs: Any, size: float) -> Any:
-    def halve(values: torch.Tensor, _: float) -> torch.Tensor:
-        return keep_bits(values, 3 if values.element_size() == 2 else 11)
-
-    return on_result(halve)(operation, args, kwargs, size)
+@fault_of_result("low_precision", "a result rounded to half of its mantissa")
+def _low_precision(values: torch.Tensor, _: float) -> torch.Tensor:
+    return keep_bits(values, 3 if values.element_size() == 2 else 11)
 
 
-@fault("truncated", "a result truncated toward zero to 12 bits (3 in 16-bit floats)")
-def _truncated(operation: Operation, args: Any, kwargs: Any, size: float) -> Any:
-    def truncate(values: torch.Tensor, _: float) -> torch.Tensor:
-        mantissa, exponent = torch.frexp(values.double())
-        scale = 2.0**4 if values.element_size() == 2 else 2.0**13
-        return torch.ldexp(torch.trunc(mantissa * scale) / scale, exponent).to(values.dtype)
-
-    return on_result(truncate)(operation, args, kwargs, size)
+@fault_of_result("truncated", "a result truncated toward zero to 12 bits (3 in 16-bit floats)")
+def _truncated(values: torch.Tensor, _: float) -> torch.Tensor:
+    mantissa, exponent = torch.frexp(values.double())
+    scale = 2.0**4 if values.element_size() == 2 else 2.0**13
+    return torch.ldexp(torch.trunc(mantissa * scale) / scale, exponent).to(values.dtype)
 
 
-@fault("fast_math", "a smooth function with a wave of relative error", operations=SMOOTH, size=1e-4)
-def _fast_math(operation: Operation, args: Any, kwargs: Any, size: float) -> Any:
-    def wave(values: torch.Tensor, size: float) -> torch.Tensor:
-        ripple = torch.sin(40 * values.double())
-        factor = 1 + (size if values.element_size() > 2 else 100 * size) * ripple
-        return (values.double() * factor).to(values.dtype)
-
-    return on_result(wave)(operation, args, kwargs, size)
+@fault_of_result("fast_math", "a smooth function with a wave of relative error", operations=SMOOTH, size=1e-4)
+def _fast_math(values: torch.Tensor, size: float) -> torch.Tensor:
+    factor = 1 + (size if values.element_size() > 2 else 100 * size) * torch.sin(40 * values.double())
+    return (values.double() * factor).to(values.dtype)
 
 
-@fault("flushed", "values under a thousandth of the scale flushed to zero", size=1e-3)
-def _flushed(operation: Operation, args: Any, kwargs: Any, size: float) -> Any:
-    def flush(values: torch.Tensor, size: float) -> torch.Tensor:
-        return torch.where(values.abs() < size * rms(values), torch.zeros_like(values), values)
-
-    return on_result(flush)(operation, args, kwargs, size)
+@fault_of_result("flushed", "values under a thousandth of the scale flushed to zero", size=1e-3)
+def _flushed(values: torch.Tensor, size: float) -> torch.Tensor:
+    return torch.where(values.abs() < size * rms(values), torch.zeros_like(values), values)
 
 
 # --- scale and bias ------------------------------------------------------------------------------
 
 
-@fault("scale", "a result scaled by one part in a thousand", size=1e-3)
-def _scale(operation: Operation, args: Any, kwargs: Any, size: float) -> Any:
-    return on_result(lambda values, size: (values.double() * (1 + size)).to(values.dtype))(
-        operation, args, kwargs, size
-    )
+def _scale(values: torch.Tensor, size: float) -> torch.Tensor:
+    return (values.double() * (1 + size)).to(values.dtype)
 
 
-@fault("scale_tiny", "a result scaled by one part in a hundred thousand", size=1e-5)
-def _scale_tiny(operation: Operation, args: Any, kwargs: Any, size: float) -> Any:
-    return _scale(operation, args, kwargs, size)
+fault_of_result("scale", "a result scaled by one part in a thousand", size=1e-3)(_scale)
+fault_of_result("scale_tiny", "a result scaled by one part in a hundred thousand", size=1e-5)(_scale)
+fault_of_result("scale_percent", "a result scaled by one percent", size=1e-2)(_scale)
+fault_of_result("negated", "a result with the wrong sign")(lambda values, _: -values)
+fault_of_result("zeroed", "a result that is never written")(lambda values, _: torch.zeros_like(values))
+fault_of_result("doubled", "a result added twice, as a wrong accumulation does")(lambda values, _: values + values)
 
 
-@fault("scale_percent", "a result scaled by one percent", size=1e-2)
-def _scale_percent(operation: Operation, args: Any, kwargs: Any, size: float) -> Any:
-    return _scale(operation, args, kwargs, size)
+@fault_of_result("offset", "a hundredth of the scale added everywhere", size=1e-2)
+def _offset(values: torch.Tensor, size: float) -> torch.Tensor:
+    return values + size * rms(values)
 
 
-@fault("offset", "a hundredth of the scale added everywhere", size=1e-2)
-def _offset(operation: Operation, args: Any, kwargs: Any, size: float) -> Any:
-    return on_result(lambda values, size: values + size * rms(values))(operation, args, kwargs, size)
-
-
-@fault("negated", "a result with the wrong sign")
-def _negated(operation: Operation, args: Any, kwargs: Any, size: float) -> Any:
-    return on_result(lambda values, _: -values)(operation, args, kwargs, size)
-
-
-@fault("zeroed", "a result that is never written")
-def _zeroed(operation: Operation, args: Any, kwargs: Any, size: float) -> Any:
-    return on_result(lambda values, _: torch.zeros_like(values))(operation, args, kwargs, size)
-
-
-@fault("doubled", "a result added twice, as a wrong accumulation does")
-def _doubled(operation: Operation, args: Any, kwargs: Any, size: float) -> Any:
-    return on_result(lambda values, _: values + values)(operation, args, kwargs, size)
-
-
-@fault("clamped", "values cut at nine tenths of the largest")
-def _clamped(operation: Operation, args: Any, kwargs: Any, size: float) -> Any:
-    def clamp(values: torch.Tensor, _: float) -> torch.Tensor:
-        if values.numel() == 0:
-            return values
-        limit = 0.9 * values.abs().max()
-        return values.clamp(-limit, limit)
-
-    return on_result(clamp)(operation, args, kwargs, size)
+@fault_of_result("clamped", "values cut at nine tenths of the largest")
+def _clamped(values: torch.Tensor, _: float) -> torch.Tensor:
+    limit = 0.9 * values.abs().max() if values.numel() else 0.0
+    return values.clamp(-limit, limit)
 
 
 # --- single elements and places ------------------------------------------------------------------
 
-
-@fault("wrong_element", "one element off by a tenth of the scale", size=0.1)
-def _wrong_element(operation: Operation, args: Any, kwargs: Any, size: float) -> Any:
-    def change(values: torch.Tensor, size: float) -> torch.Tensor:
-        if values.numel() == 0:
-            return values
-        position = values.numel() * 2 // 3
-        return edited(values, position, values.reshape(-1)[position] + size * rms(values))
-
-    return on_result(change)(operation, args, kwargs, size)
+fault_of_result("nan", "one element is NaN")(lambda values, _: edited(values, 0, float("nan")))
+fault_of_result("inf", "one element is infinite")(lambda values, _: edited(values, -1, float("inf")))
 
 
-@fault("nan", "one element is NaN")
-def _nan(operation: Operation, args: Any, kwargs: Any, size: float) -> Any:
-    return on_result(lambda values, _: edited(values, 0, float("nan")))(operation, args, kwargs, size)
+@fault_of_result("wrong_element", "one element off by a tenth of the scale", size=0.1)
+def _wrong_element(values: torch.Tensor, size: float) -> torch.Tensor:
+    position = values.numel() * 2 // 3
+    return edited(values, position, values.reshape(-1)[position] + size * rms(values)) if values.numel() else values
 
 
-@fault("inf", "one element is infinite")
-def _inf(operation: Operation, args: Any, kwargs: Any, size: float) -> Any:
-    return on_result(lambda values, _: edited(values, -1, float("inf")))(operation, args, kwargs, size)
+@fault_of_result("tail", "the last row left at zero, as a loop that ends early does")
+def _tail(values: torch.Tensor, _: float) -> torch.Tensor:
+    if values.dim() == 0 or values.numel() == 0:
+        return torch.zeros_like(values)
+    copy = values.clone()
+    copy[-1] = 0
+    return copy
 
 
-@fault("tail", "the last row left at zero, as a loop that ends early does")
-def _tail(operation: Operation, args: Any, kwargs: Any, size: float) -> Any:
-    def cut(values: torch.Tensor, _: float) -> torch.Tensor:
-        if values.dim() == 0 or values.numel() == 0:
-            return torch.zeros_like(values)
-        copy = values.clone()
-        copy[-1] = 0
-        return copy
-
-    return on_result(cut)(operation, args, kwargs, size)
+@fault_of_result("repeated_row", "the second row holds the first, as a race does")
+def _repeated_row(values: torch.Tensor, _: float) -> torch.Tensor:
+    if values.dim() == 0 or values.shape[0] < 2:
+        return values
+    copy = values.clone()
+    copy[1] = values[0]
+    return copy
 
 
-@fault("repeated_row", "the second row holds the first, as a race does")
-def _repeated_row(operation: Operation, args: Any, kwargs: Any, size: float) -> Any:
-    def repeat(values: torch.Tensor, _: float) -> torch.Tensor:
-        if values.dim() == 0 or values.shape[0] < 2:
-            return values
-        copy = values.clone()
-        copy[1] = values[0]
-        return copy
-
-    return on_result(repeat)(operation, args, kwargs, size)
+@fault_of_result("off_by_one", "an index shifted by one", operations=INDEXING)
+def _off_by_one(values: torch.Tensor, _: float) -> torch.Tensor:
+    return values.roll(1, 0) if values.dim() else values
 
 
-@fault("off_by_one", "an index shifted by one", operations=INDEXING)
-def _off_by_one(operation: Operation, args: Any, kwargs: Any, size: float) -> Any:
-    def shift(values: torch.Tensor, _: float) -> torch.Tensor:
-        return values.roll(1, 0) if values.dim() else values
-
-    return on_result(shift)(operation, args, kwargs, size)
-
-
-@fault("integer_off_by_one", "one integer too large by one", integers=True)
-def _integer_off_by_one(operation: Operation, args: Any, kwargs: Any, size: float) -> Any:
-    def add(values: torch.Tensor, _: float) -> torch.Tensor:
-        if values.dtype == torch.bool:
-            return edited(values, 0, ~values.reshape(-1)[0]) if values.numel() else values
-        return edited(values, 0, values.reshape(-1)[0] + 1) if values.numel() else values
-
-    return on_result(add)(operation, args, kwargs, size)
+@fault_of_result("integer_off_by_one", "one integer too large by one", integers=True)
+def _integer_off_by_one(values: torch.Tensor, _: float) -> torch.Tensor:
+    if not values.numel():
+        return values
+    first = values.reshape(-1)[0]
+    return edited(values, 0, ~first if values.dtype == torch.bool else first + 1)
 
 
 # --- wrong formulas ------------------------------------------------------------------------------
@@ -327,20 +271,17 @@ def _shifted_step(operation: Operation, args: Any, kwargs: Any, size: float) -> 
     return operation(*(moved if index == place else value for index, value in enumerate(args)), **kwargs)
 
 
-@fault("transposed", "a square result stored transposed", operations=MATMULS)
-def _transposed(operation: Operation, args: Any, kwargs: Any, size: float) -> Any:
-    def turn(values: torch.Tensor, _: float) -> torch.Tensor:
-        square = values.dim() > 1 and values.shape[-1] == values.shape[-2]
-        return values.mT.contiguous() if square else values.flip(-1)
-
-    return on_result(turn)(operation, args, kwargs, size)
+@fault_of_result("transposed", "a square result stored transposed", operations=MATMULS)
+def _transposed(values: torch.Tensor, _: float) -> torch.Tensor:
+    square = values.dim() > 1 and values.shape[-1] == values.shape[-2]
+    return values.mT.contiguous() if square else values.flip(-1)
 
 
 @fault("nondeterministic", "right every other time", size=0.05)
 def _nondeterministic(operation: Operation, args: Any, kwargs: Any, size: float) -> Any:
     if next(TURNS) % 2 == 0:
         return operation(*args, **kwargs)
-    return _offset(operation, args, kwargs, size)
+    return KINDS["offset"].corrupt(operation, args, kwargs, size)
 
 
 TURNS = itertools.count()

@@ -51,8 +51,7 @@ PREAMBLE = re.compile(r".*Graph break encountered:\s*", re.DOTALL)
 TOLD_BEFORE = "step_unsupported"
 # Reasons that are names of the compiler's own.
 PLAIN_REASONS = {"generic_jump": "a branch that depends on the values of a tensor"}
-TORCH_FOLDER = Path(torch.__file__).parent
-PYTHON_FOLDER = Path(sysconfig.get_path("stdlib"))
+TORCH_FOLDER, PYTHON_FOLDER = Path(torch.__file__).parent, Path(sysconfig.get_path("stdlib"))
 PACKAGES = ("site-packages", "dist-packages")
 
 
@@ -379,9 +378,7 @@ def is_library(file: str) -> bool:
 def innermost(lines: list[torchapi.dynamo.Line]) -> Place:
     """Return the innermost line of a stack that is not torch's or Python's own."""
     own = [line for line in lines if not is_library(line[0])]
-    if not own and not lines:
-        return Place()
-    file, number, function, source = (own or lines)[-1]
+    file, number, function, source = (own or lines or [("", 0, "", "")])[-1]
     return Place(file=file, line=number, function=function_name(function)[0], source=source.strip())
 
 
@@ -396,8 +393,8 @@ def reason_of(text: str) -> tuple[str, str]:
     lines = [line.strip() for line in PREAMBLE.sub("", text.strip()).splitlines() if line.strip()]
     if not lines:
         return "no reason given", ""
-    for name, plain in PLAIN_REASONS.items():
-        if lines[0].startswith(name):
-            return plain, ""
-    explanations = [line.removeprefix("Explanation:").strip() for line in lines if line.startswith("Explanation:")]
-    return lines[0], explanations[0] if explanations else ""
+    plain = next((words for name, words in PLAIN_REASONS.items() if lines[0].startswith(name)), "")
+    if plain:
+        return plain, ""
+    explained = (line.removeprefix("Explanation:").strip() for line in lines if line.startswith("Explanation:"))
+    return lines[0], next(explained, "")

@@ -9,11 +9,11 @@ from typing import Any
 
 import torch
 
+from torchparity import torchapi
 from torchparity.compare.leaves import walk
 from torchparity.compare.legacy import same
 from torchparity.run.loss import reduce_to_mean
 from torchparity.run.reference import Reference, plain_kernels
-from torchparity import torchapi
 from torchparity.torchapi import dynamo_repro_settings
 
 log = logging.getLogger(__name__)

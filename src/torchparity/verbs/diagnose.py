@@ -40,7 +40,7 @@ from torchparity.records import (
     Verdict,
 )
 from torchparity.report.findings import blame_text
-from torchparity.report.page import make_folder, write_run
+from torchparity.report.page import FACTS, make_folder, write_run
 from torchparity.repro.case import Case
 from torchparity.repro.source import SCRIPT
 from torchparity.request import Options, Request, request_for
@@ -95,10 +95,19 @@ def diagnose(
 
 @contextlib.contextmanager
 def working_folder(out: str | Path | None) -> Iterator[Path]:
-    """Yield the folder of a run: the one that was named, or one that goes away again."""
+    """Yield the folder of a run: the one that was named, or one that goes away again; so does one that nothing came of."""
     if out is not None:
-        make_folder(Path(out))
-        yield Path(out)
+        folder = Path(out)
+        made = [path for path in (folder, folder.parent) if not path.exists()]
+        make_folder(folder)
+        try:
+            yield folder
+        except ParityError:
+            if folder in made and not (folder / FACTS).exists():
+                shutil.rmtree(folder, ignore_errors=True)
+                with contextlib.suppress(OSError):
+                    made[-1].rmdir()
+            raise
         return
     with tempfile.TemporaryDirectory(prefix="torchparity-") as name:
         yield Path(name)
