@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from torchparity.errors import TorchVersionError as TorchVersionError
     from torchparity.errors import UsageError as UsageError
     from torchparity.judge.script import write_bundle as write_bundle
-    from torchparity.minifier.driver import Minified as Minified
+    from torchparity.minifier.minified import Minified as Minified
     from torchparity.minifier.reduction import Reduced as Reduced
     from torchparity.minifier.reduction import reduce_graph as reduce_graph
     from torchparity.observe.guard import GuardWarning as GuardWarning
@@ -66,7 +66,7 @@ HOMES = {
         "AccuracyError BundleError CaseError ParityError ResourceError TargetError TorchVersionError UsageError"
     ),
     "torchparity.judge.script": "write_bundle",
-    "torchparity.minifier.driver": "Minified",
+    "torchparity.minifier.minified": "Minified",
     "torchparity.minifier.reduction": "Reduced reduce_graph",
     "torchparity.observe.guard": "GuardWarning guard",
     "torchparity.records": "Blame Diagnosis Kind LeafReport Located Mismatch PassesReport Status Story Verdict",

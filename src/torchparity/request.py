@@ -115,7 +115,7 @@ REFUSALS: Mapping[str, tuple[Refusal, ...]] = {
         Refusal(options=("candidate_runs",), why="a pass is no compiler that may be flaky", hint="leave it out"),
     ),
     "passes of one's own": (
-        Refusal(options=COMPILER_OPTIONS, why="passes of one's own are applied to the graph, nothing is compiled", hint="leave it out"),
+        Refusal(options=COMPILER_OPTIONS, why="passes of one's own compile nothing", hint="leave it out"),
         Refusal(options=("candidate_runs",), why="a pass is no compiler that may be flaky", hint="leave it out"),
     ),
     "guard": (
@@ -124,7 +124,7 @@ REFUSALS: Mapping[str, tuple[Refusal, ...]] = {
             why="a guard hears that from torch.compile",
             hint="say it to torch.compile(model, backend=torchparity.guard(...), ...)",
         ),
-        Refusal(options=RUN_OPTIONS, why="a guard sees graphs as the program runs them", hint="leave it out, or use check"),
+        Refusal(options=RUN_OPTIONS, why="a guard sees graphs as the program runs them", hint="leave it out"),
     ),
     "a bundle": (
         Refusal(

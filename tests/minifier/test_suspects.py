@@ -112,7 +112,7 @@ def test_one_that_is_wrong_alone_is_found_before_the_whole_case_has_answered(cas
     asked = questions_of(case, tmp_path, judge, width=2)
     whole = whole_of(asked, looks_inside=True)
     found = next(suspicions(whole, 1))
-    assert not whole.heard
+    assert not whole.settled
     whole_may_answer.set()
     assert [node.args[1] for node in found.nodes] == [1.5]
     assert found.asker.signature == VALUE

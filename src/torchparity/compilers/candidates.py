@@ -46,7 +46,7 @@ class Candidate(Protocol):
         """Return one that draws eager's random numbers."""
 
     def control(self) -> Candidate | None:
-        """Return one that is right, to see what the compiler as such does to random numbers; None where there is none."""
+        """Return one that is right, to see what compiling as such does to random numbers; None where there is none."""
 
     def build(self, model: Callable[..., Any]) -> Callable[..., Any]:
         """Return what is called in the model's place."""

@@ -76,7 +76,7 @@ class Module:
 
 @functools.cache
 def embedded(name: str, *roots: str) -> tuple[tuple[str, ...], str]:
-    """Return the import lines and the definitions that some names of one of our modules need, in an order that works."""
+    """Return the imports and the definitions that some names of one of our modules need, in an order that works."""
     modules = list(reached(name, {}))
     homes: dict[str, Module] = {}
     twice: dict[str, str] = {}
@@ -140,7 +140,7 @@ def defined_by(node: ast.stmt) -> list[str]:
 
 
 def names_in(node: ast.AST, aliases: set[str]) -> set[str]:
-    """Return every name that a definition may mean, what it binds itself apart; of `torchapi.storage_key` the second."""
+    """Return every name that a definition may mean, but what it binds; of `torchapi.storage_key` the second."""
     found = [entry for entry in ast.walk(node) if isinstance(entry, ast.Name)]
     bound = {entry.id for entry in found if not isinstance(entry.ctx, ast.Load)}
     bound |= {entry.arg for entry in ast.walk(node) if isinstance(entry, ast.arg)}

@@ -193,7 +193,7 @@ class Recipe:
 
 
 def recipe_of(request: Request, *, dynamic: bool | None = None) -> Recipe:
-    """Return the recipe of a request, or refuse what torch would not understand; `dynamic` is the subject's own word."""
+    """Return the recipe of a request, or refuse what torch would not understand; `dynamic` is the subject's word."""
     told = {name: getattr(request, name) for name in COMPILER_OPTIONS}
     told["dynamic"] = dynamic if request.dynamic is None else request.dynamic
     return Recipe(**told).validated()

@@ -16,8 +16,8 @@ Alike = Callable[[Trial], bool]
 def fewest(candidates: list[T], attempt: Attempt[T], failed_alike: Alike) -> tuple[list[T], Trial] | None:
     """Return the fewest candidates with which an attempt passes, one if possible, and the run that shows it.
 
-    About log2(n) runs where one is enough. All of them at once may break the compiler, which tells nothing, as no answer
-    does: only a run that passes accuses, and only one that fails alike clears.
+    About log2(n) runs where one is enough. All of them at once may break the compiler, which tells nothing, as no
+    answer does: only a run that passes accuses, and only one that fails alike clears.
     """
     if not candidates:
         return None

@@ -71,7 +71,7 @@ class Bench:
 
 
 def look_job(payload: dict[str, Any], announce: Announce) -> dict[str, Any]:
-    """Run the graph of a bundle once, eagerly; answer with its nodes, which are its outputs, and which one it refuses."""
+    """Run the graph of a bundle once, eagerly; answer with its nodes, its outputs, and the one that it refuses."""
     bench = Bench(payload)
     extractor, places = bench.extractor, bench.places
     return {

@@ -173,7 +173,7 @@ def _offset(values: torch.Tensor, size: float) -> torch.Tensor:
 
 @fault_of_result("clamped", "values cut at nine tenths of the largest")
 def _clamped(values: torch.Tensor, _: float) -> torch.Tensor:
-    limit = 0.9 * values.abs().max() if values.numel() else 0.0
+    limit = 0.9 * float(values.abs().max()) if values.numel() else 0.0
     return values.clamp(-limit, limit)
 
 

@@ -188,7 +188,7 @@ class Extractor:
 
 
 def opened_graph(opened: Opened) -> Extractor:
-    """Return what makes parts of the graph of a case: run once here, under the conditions that it was captured under."""
+    """Return what makes parts of the graph of a case: run once here, under the conditions of its capture."""
     case = opened.case
     model, inputs, random = opened.make()
     return Extractor(

@@ -1,4 +1,4 @@
-"""Minify a case: the search runs in a worker, asks here, and is begun again where it dies; then the script is verified."""
+"""Minify a case: the search runs in a worker, asks here, and is begun again where it dies; then verify the script."""
 
 from __future__ import annotations
 
@@ -20,11 +20,12 @@ from torchparity.judge.script import write_bundle, write_script
 from torchparity.minifier.answers import Answer, answer_of
 from torchparity.minifier.delivery import VERIFICATIONS, Delivered, deliver
 from torchparity.minifier.log import NAME, Log, resumed
+from torchparity.minifier.minified import Minified
 from torchparity.minifier.questions import Asked, Budget, BudgetSpent
 from torchparity.minifier.searcher import FOUND, PASSING, QUERIES, SEARCH_JOB, START
 from torchparity.minifier.trials import NAME as TRYING
 from torchparity.minifier.trials import fatal_key
-from torchparity.records import VALUES, Signature, Verdict
+from torchparity.records import VALUES, Located, Signature, Verdict
 from torchparity.records.wire import plain_data, record_from
 from torchparity.repro.bundle import read_bundle
 from torchparity.repro.case import Case
@@ -43,43 +44,6 @@ DEATHS = 40
 SEARCH_SECONDS = 7 * 24 * 3600.0
 # So long a search may take to write down what it has when it is told to stop.
 STOP_SECONDS = 30.0
-
-
-@dataclass(frozen=True, kw_only=True)
-class Minified:
-    """The smallest case found: verified, with the script to hand over and everything that finding it took.
-
-    `reproduced` counts the cold processes in which the script failed as it should. `others` are cases that fail in
-    another way, `passing` is the nearest one that does not fail. `complete` is False where the budget or the user
-    ended the search. `unanswered` questions had no answer; nothing rests on them.
-    """
-
-    case: Case
-    folder: Path | None = None
-    reproduced: tuple[int, int] = (0, VERIFICATIONS)
-    queries: int = 0
-    unanswered: int = 0
-    seconds: float = 0.0
-    complete: bool = True
-    script: str = ""
-    script_output: str = ""
-    script_is_plain: bool = False
-    title: str = ""
-    passing: Case | None = None
-    others: Mapping[str, Case] = field(default_factory=dict)
-    log: tuple[Mapping[str, Any], ...] = ()
-    started_from: Mapping[str, Any] = field(default_factory=dict)
-
-    @property
-    def compute_nodes(self) -> int:
-        """How many operations are left."""
-        return self.case.compute_nodes
-
-    @property
-    def signature(self) -> Signature:
-        """How it fails."""
-        assert self.case.signature is not None
-        return self.case.signature
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,10 +80,12 @@ def start_minify(
     listen: Callable[[Asked], None] | None,
     verdict: Verdict | None = None,
     found: Callable[[Path], None] | None = None,
+    where: Callable[[], Located | None] | None = None,
 ) -> Minified:
     """Make a case small in a folder of its own; `verdict` is what is known of it already.
 
-    `found` hears of the small case as soon as its bundle is there, before its script is verified.
+    `found` hears of the small case as soon as its bundle is there, before its script is verified. `where` waits for
+    somebody else who looks for the operation that introduces the error.
     """
     with folder_for(out) as folder:
         if (folder / NAME).exists() and (folder / NAME).stat().st_size:
@@ -131,7 +97,9 @@ def start_minify(
         job = replace(job, free=max(1, width - (not known)))
         log = Log(folder / NAME)
         log.write("start", case=case.digest, **job.facts())
-        pursuit = Pursuit(case, job, folder, log, pool, budget=budget, width=width, listen=listen, found=found)
+        pursuit = Pursuit(
+            case, job, folder, log, pool, budget=budget, width=width, listen=listen, found=found, where=where
+        )
         try:
             return pursuit.run(answer_of(verdict) if verdict is not None else None)
         except ParityError:
@@ -173,8 +141,11 @@ class Pursuit:
         width: int,
         listen: Callable[[Asked], None] | None,
         found: Callable[[Path], None] | None = None,
+        where: Callable[[], Located | None] | None = None,
     ) -> None:
-        self.found = found
+        self.found, self.where = found, where
+        self.closed = self.interrupted = False
+        self.broken: BaseException | None = None
         self.case, self.job, self.folder, self.log, self.pool = case, job, folder, log, pool
         self.budget, self.width, self.listen = budget, width, listen
         self.began = time.monotonic()
@@ -185,12 +156,14 @@ class Pursuit:
         """Search, verify, and search again where it turns out that another failure was followed than the case's."""
         try:
             with Desk(self.answer) as desk:
+                self.desk = desk
                 found = self.searched(desk, known)
                 result = self.handed_over(found)
-                if found["complete"] and found["believed"] is not None and self.astray(found["believed"]):
+                if found["complete"] and not self.interrupted and self.astray(found["believed"]):
                     found = self.searched(desk, None)
                     result = self.handed_over(found)
         finally:
+            self.closed = True  # What is answered from now on is nobody's answer.
             self.commands.shutdown(wait=False, cancel_futures=True)
         self.log.write("ended", complete=found["complete"], reproduced=list(result.reproduced))
         shutil.rmtree(self.folder / QUERIES, ignore_errors=True)
@@ -228,18 +201,27 @@ class Pursuit:
             "free": self.job.free,
             "known": plain_data(known),
             "looks_inside": self.job.check is None,
+            "hinted": self.where is not None,
             "budget_seconds": seconds,
-            "budget_queries": self.budget.queries,
+            "budget_queries": None if self.budget.queries is None else max(0, self.budget.queries - len(self.pending)),
         }
         running = self.pool.submit(SEARCH_JOB, payload, limits=Limits(seconds=SEARCH_SECONDS), aside=True)
         try:
             return running.result()
         except KeyboardInterrupt:
+            self.interrupted = True
             desk.stop()
-            return running.result(timeout=STOP_SECONDS)
+            try:
+                return running.result(timeout=STOP_SECONDS)
+            except TimeoutError:
+                raise KeyboardInterrupt from None
 
     def understood(self, found: Mapping[str, Any]) -> dict[str, Any]:
         """Return what a search found, or raise what it ended with."""
+        if self.broken is not None:
+            raise ResourceError(
+                f"an answer could not be kept: {self.broken}", hint="make room, and go on with --resume"
+            )
         if "error" in found:
             raise error_from(found["error"])
         if "spent" in found:
@@ -250,6 +232,9 @@ class Pursuit:
 
     def answer(self, question: Mapping[str, Any], reply: Reply) -> None:
         """Judge a bundle for the search, and write the answer down before anybody hears it."""
+        if "where" in question:
+            self.commands.submit(lambda: reply(self.hint()))
+            return
         if "judge" not in question:
             if self.listen is not None:
                 self.listen(Asked(**question["asked"]))
@@ -258,22 +243,39 @@ class Pursuit:
         key, path = question["key"], Path(question["judge"])
         self.pending[key] = done = Future[Answer]()
 
-        def heard(answer: Answer) -> None:
-            self.log.write("answered", query=question["query"], key=key, answer=plain_data(answer))
-            self.log.answers[key] = answer
+        def heard(find_out: Callable[[], Answer]) -> None:
+            try:
+                answer = find_out()
+                if self.closed:
+                    answer = Answer()
+                else:
+                    self.log.write("answered", query=question["query"], key=key, answer=plain_data(answer))
+                    self.log.answers[key] = answer
+            except BaseException as error:  # noqa: BLE001 - a full disk for instance; the search is told to stop
+                self.broken, answer = error, Answer()
+                self.desk.stop()
             done.set_result(answer)
             reply(plain_data(answer))
 
         if self.job.check is not None:
             command = self.job.check
-            self.commands.submit(lambda: heard(run_check(command, path, self.job.limits)))
+            self.commands.submit(heard, lambda: run_check(command, path, self.job.limits))
             return
         backend = self.case.recipe.backend_name()
         asked = self.pool.submit(BUNDLE_JOB, {"folder": str(path)}, limits=self.job.limits)
-        asked.add_done_callback(lambda future: heard(judged(future.result(), self.case.name, backend)))
+        asked.add_done_callback(lambda future: heard(lambda: judged(future.result(), self.case.name, backend)))
 
-    def astray(self, key: str) -> bool:
-        """Wait for the whole case; tell whether its failure is another one than what was followed meanwhile."""
+    def hint(self) -> dict[str, Any]:
+        """Return where the error is introduced, as somebody else has found it; nothing where nobody has."""
+        located = self.where() if self.where is not None else None
+        if located is None or located.culprit is None:
+            return {}
+        return {"place": located.culprit.place, "name": located.culprit.name, "kind": located.kind}
+
+    def astray(self, key: str | None) -> bool:
+        """Wait for the whole case; tell whether its failure is another one than what was believed meanwhile."""
+        if key is None:
+            return False
         answer = self.log.answers.get(key) or self.pending[key].result()
         if not answer.signatures:
             raise UsageError(
@@ -290,7 +292,7 @@ class Pursuit:
         if self.found is not None and not found["interrupted"]:
             self.found(self.folder / FOUND)
         signature = record_from(Signature, found["signature"])
-        if found["interrupted"]:
+        if found["interrupted"] or self.interrupted:
             delivered = NOT_RUN
         elif self.job.check is not None:
             answers = [run_check(self.job.check, self.folder / FOUND, self.job.limits) for _ in range(VERIFICATIONS)]
@@ -300,6 +302,7 @@ class Pursuit:
             try:
                 delivered = deliver(small, self.folder, signature, found["scripts"], probes=self.pool.probes)
             except KeyboardInterrupt:
+                self.interrupted = True
                 delivered = NOT_RUN
         passing, others = self.folder / PASSING, self.folder / "others"
         return Minified(

@@ -98,6 +98,8 @@ class Questions:
         try:
             case = self.workshop.case_of(part)
         except CaseError:
+            if part is self.workshop.whole:
+                raise
             known.set_result(Answer())
             return known
         self.queries += 1
@@ -108,11 +110,13 @@ class Questions:
         self._asked[key] = done = Future[Answer]()
 
         def heard(future: Future[Answer]) -> None:
-            if future.exception() is not None:
-                done.set_exception(future.exception())
+            try:
+                answer = future.result()
+                self._hear(answer, part, key, number, path, stage)
+            except BaseException as error:  # noqa: BLE001 - whoever waits for the answer raises it
+                done.set_exception(error)
             else:
-                self._hear(future.result(), part, key, number, path, stage)
-                done.set_result(future.result())
+                done.set_result(answer)
 
         self.judge(path).add_done_callback(heard)
         return done
@@ -220,6 +224,8 @@ class Whole:
         self.questions = questions
         # Whether the judge tells which values are wrong, so that intermediate ones are worth looking at.
         self.looks_inside = looks_inside
+        # Whether its own failure is what is followed.
+        self.settled = False
         key = key_of(questions.workshop.whole)
         if known is not None and key not in questions.log.answers:
             questions.log.write("answered", query=0, key=key, answer=plain_data(known))
@@ -246,14 +252,10 @@ class Whole:
             )
         return answer
 
-    @property
-    def heard(self) -> bool:
-        """Whether the whole case has answered."""
-        return key_of(self.questions.workshop.whole) in self.questions.log.answers
-
     def follower(self) -> Following:
         """Return who follows the failure of the whole case, and how often it shows."""
         answer = self.answer()
+        self.settled = True
         signature = answer.signatures[0]
         if answer.repeats[0] == answer.repeats[1]:
             return Following(self.questions, signature)

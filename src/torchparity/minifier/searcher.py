@@ -82,7 +82,8 @@ def search(folder: Path, log: Log, payload: Mapping[str, Any]) -> dict[str, Any]
     gate = Gate(Following(questions, Signature(kind="")))
     stopped: BaseException | None = None
     try:
-        reduce_part(gate, workshop.extractor, suspicions(whole, payload["free"]), otherwise=whole.follower)
+        hint = (lambda: caller.ask({"where": True}).result()) if payload["hinted"] else None
+        reduce_part(gate, workshop.extractor, suspicions(whole, payload["free"], hint), otherwise=whole.follower)
     except (BudgetSpent, Hung) as error:
         if gate.best is None:
             raise
@@ -99,8 +100,8 @@ def search(folder: Path, log: Log, payload: Mapping[str, Any]) -> dict[str, Any]
         "queries": questions.queries,
         "unanswered": gate.unanswered,
         "scripts": list(dict.fromkeys(scripts)),
-        # Where the whole case has not answered yet, what was followed is only believed to be its failure.
-        "believed": None if whole.heard or whole.expected is not None else key_of(workshop.whole),
+        # Where the whole case was not asked first, what was followed is only believed to be its failure.
+        "believed": None if whole.settled or whole.expected is not None else key_of(workshop.whole),
     }
 
 

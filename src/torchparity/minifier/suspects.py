@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 from torch.fx import Node
 
@@ -20,7 +21,7 @@ from torchparity.graphs.extract import Extractor
 from torchparity.graphs.recording import reached
 from torchparity.minifier.questions import Following, Questions, Whole
 from torchparity.minifier.reduction import Suspicion
-from torchparity.records import VALUES, Kind, Signature
+from torchparity.records import VALUES, Kind, Signature, family
 from torchparity.repro.names import operation_name
 
 # Kinds of difference that make values wrong further on.
@@ -34,10 +35,11 @@ PIECE = 16
 WINDOW = 16
 
 
-def suspicions(whole: Whole, free: int) -> Iterator[Suspicion]:
+def suspicions(whole: Whole, free: int, hint: Callable[[], Mapping[str, Any]] | None = None) -> Iterator[Suspicion]:
     """Yield small sets of nodes that may be to blame, the likeliest first, each with the failure that is meant.
 
-    `free` workers look for what is wrong by itself while the whole case may still be asked about.
+    `free` workers look for what is wrong by itself while the whole case may still be asked about. Whoever looks for the
+    place of the error anyway gives a `hint`, which saves a question about every value.
     """
     questions = whole.questions
     extractor = questions.workshop.extractor
@@ -54,16 +56,28 @@ def suspicions(whole: Whole, free: int) -> Iterator[Suspicion]:
         for node in named_nodes(extractor, whole.answer().clue):
             yield Suspicion(nodes=[node], asker=follower)
     elif only_gradients(whole):
-        behind = wrong_gradients(questions, extractor, followed(kind))
+        found = hinted(extractor, hint)
+        behind = [found[0]] if found is not None else wrong_gradients(questions, extractor, followed(kind))
         yield from (Suspicion(nodes=nodes, asker=follower) for nodes in neighbourhoods(extractor, behind))
         yield from windows(follower, extractor)
     else:
-        first = first_wrong(questions, extractor, followed(kind))
+        found = hinted(extractor, hint)
+        known = found is not None and found[1] in (*followed(kind), *ORIGINS)
+        first = found if known else first_wrong(questions, extractor, followed(kind))
         if first is not None:
             # What is wrong there is the failure where it begins, so that is followed, unless it leads nowhere.
             beginning = Following(questions, Signature(kind=first[1]), follower.repeats)
             yield from (Suspicion(nodes=nodes, asker=beginning) for nodes in neighbourhoods(extractor, [first[0]]))
         yield from windows(follower, extractor)
+
+
+def hinted(extractor: Extractor, hint: Callable[[], Mapping[str, Any]] | None) -> tuple[Node, str] | None:
+    """Return the node that a hint names, and how it is wrong; None where there is none, or it is of another graph."""
+    told = hint() if hint is not None else {}
+    if not told or not 0 <= told["place"] < len(extractor.compute):
+        return None
+    node = extractor.compute[told["place"]]
+    return (node, family(told["kind"])) if node.name == told["name"] else None
 
 
 def alone(questions: Questions, extractor: Extractor, free: int) -> Iterator[Suspicion]:

@@ -36,8 +36,8 @@ class Located:
 
     `culprit` is the operation that introduces the error; `others` introduce one too. `fusion` are operations whose
     values must not be looked at for the failure to show: it needs them in one kernel. `how` is one of `introduced`,
-    `propagated`, `gradient`, `raises`, `refused` (by the model, not by the compiler), `fusion`. `unanswered` are runs that
-    gave no answer.
+    `propagated`, `gradient`, `raises`, `refused` (by the model, not by the compiler), `fusion`. `unanswered`
+    runs gave no answer.
     """
 
     subject: str

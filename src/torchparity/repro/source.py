@@ -207,6 +207,8 @@ def _import_operator(operator: Any, source: Source) -> None:
 def carry_module(module: str, what: str, source: Source) -> None:
     """See to it that a module can be imported: installed ones by name, the user's own as a copy beside the script."""
     loaded = sys.modules.get(module)
+    if loaded is None and module != "__main__" and is_installed_module(module):
+        return
     path = inspect.getsourcefile(loaded) if loaded is not None and getattr(loaded, "__file__", None) else None
     if module != "__main__" and path is not None and is_installed(Path(path)):
         return
@@ -224,6 +226,15 @@ def carry_module(module: str, what: str, source: Source) -> None:
         source.files[name] = module_text(Path(path))
         for other in sorted(imported_modules(source.files[name]) & set(sys.modules)):
             carry_module(other, f"a part of {module}", source)
+
+
+def is_installed_module(module: str) -> bool:
+    """Tell whether a module that nobody has imported here yet belongs to Python or to an installed package."""
+    try:
+        spec = importlib.util.find_spec(module)
+    except (ImportError, ValueError):
+        return False
+    return spec is not None and (spec.origin in (None, "built-in", "frozen") or is_installed(Path(str(spec.origin))))
 
 
 def module_text(path: Path) -> str:

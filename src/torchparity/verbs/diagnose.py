@@ -23,8 +23,9 @@ from torchparity.diagnosis.locate import Look, Search, look_at
 from torchparity.errors import CaseError, NoFailingGraph, ParityError
 from torchparity.judge.isolated import run_in
 from torchparity.judge.script import write_bundle
-from torchparity.minifier.driver import QUERY_SECONDS, Job, Minified, start_minify
+from torchparity.minifier.driver import QUERY_SECONDS, Job, start_minify
 from torchparity.minifier.log import curve_of
+from torchparity.minifier.minified import Minified
 from torchparity.minifier.questions import Asked, Budget, BudgetSpent
 from torchparity.records import (
     Blame,
@@ -95,7 +96,7 @@ def diagnose(
 
 @contextlib.contextmanager
 def working_folder(out: str | Path | None) -> Iterator[Path]:
-    """Yield the folder of a run: the one that was named, or one that goes away again; so does one that nothing came of."""
+    """Yield the folder of a run: the one that was named, or one that goes away again, as one of which nothing came."""
     if out is not None:
         folder = Path(out)
         made = [path for path in (folder, folder.parent) if not path.exists()]
@@ -163,7 +164,7 @@ class Diagnosing:
         locating = self.aside(lambda: self.locate(failing, run))
         accusing: list[Future[Blame]] = []
         begin = lambda folder: accusing.append(self.aside(lambda: self.blame(folder, run)))  # noqa: E731
-        small = run.stage("minify", lambda: self.minify(failing, run, begin), keep=self.smallest)
+        small = run.stage("minify", lambda: self.minify(failing, run, begin, locating), keep=self.smallest)
         if small is not None and small.reproduced == (0, 0):
             return run.end("interrupted", interrupted=True)
         located = run.stage("locate", lambda: waited(locating, run), keep=as_located)
@@ -271,8 +272,13 @@ class Diagnosing:
         self.search.limits, self.search.listen = run.limits(self.limits), run.tell
         return self.search.closely(self.folder / SMALL / "case" if small is not None else None)
 
-    def minify(self, failing: Failing, run: Investigation, found: Callable[[Path], None]) -> Minified:
-        """Make the graph as small as it goes, or as the budget allows."""
+    def minify(
+        self, failing: Failing, run: Investigation, found: Callable[[Path], None], locating: Future[Located]
+    ) -> Minified:
+        """Make the graph as small as it goes, or as the budget allows; what locate finds meanwhile is a hint."""
+
+        def where() -> Located | None:
+            return locating.result() if locating.exception() is None else None
 
         def hear(asked: Asked) -> None:
             doing = f"query {asked.number}: {asked.compute_nodes} operations; best {asked.best}"
@@ -290,6 +296,7 @@ class Diagnosing:
                 listen=hear,
                 verdict=failing.verdict,
                 found=found,
+                where=where,
             )
         except BudgetSpent:
             raise OutOfTime from None

@@ -179,7 +179,7 @@ def find_failing(
     limits: Limits | None = None,
     **options: Unpack[Options],
 ) -> tuple[Case, Verdict]:
-    """Capture a model; return the first of its graphs that fails, judged in workers, and how; refuse where none does."""
+    """Capture a model; return the first of its graphs that fails, judged in workers, and how; refuse if none does."""
     what = model if isinstance(model, Target) else subject_of(model, args, kwargs, input_sets)
     request = request_for("find_failing", options)
     with tempfile.TemporaryDirectory(prefix="torchparity-") as name, using(pool) as workers:

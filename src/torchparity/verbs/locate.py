@@ -36,7 +36,7 @@ def bundle_of(
     limits: Limits | None = None,
     listen: Callable[[str], None] | None = None,
 ) -> Iterator[tuple[Path, Verdict | None]]:
-    """Yield the bundle that a verb is about, and what is known of it: a case, or the first graph of a model that fails."""
+    """Yield the bundle that a verb is about, and what is known of it: a case, or a model's first graph that fails."""
     request = request_for("a bundle" if isinstance(what, Case) else verb, options)
     with tempfile.TemporaryDirectory(prefix="torchparity-") as name:
         if isinstance(what, Case):

@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any, Unpack
 
 from torchparity.errors import UsageError
-from torchparity.minifier.driver import QUERY_SECONDS, Job, Minified, continue_minify, start_minify
+from torchparity.minifier.driver import QUERY_SECONDS, Job, continue_minify, start_minify
 from torchparity.minifier.log import resumed
+from torchparity.minifier.minified import Minified
 from torchparity.minifier.questions import Asked, Budget
 from torchparity.records import Verdict
 from torchparity.report.issue import write_issue

@@ -31,7 +31,9 @@ class Hung(Exception):
 class Line:
     """One end of a conversation: frames out, frames in, from a thread of its own."""
 
-    def __init__(self, connected: socket.socket, hear: Callable[[Frame], None], ended: Callable[[], None]) -> None:
+    def __init__(
+        self, connected: socket.socket, hear: Callable[[Line, Frame], None], ended: Callable[[], None]
+    ) -> None:
         self.socket, self.hear, self.ended = connected, hear, ended
         self.lock = threading.Lock()
         threading.Thread(target=self._listen, name="torchparity-desk", daemon=True).start()
@@ -46,7 +48,7 @@ class Line:
         with contextlib.suppress(OSError):
             while data := self.socket.recv(CHUNK):
                 for frame in reader.feed(data):
-                    self.hear(frame)
+                    self.hear(self, frame)
         self.ended()
 
 
@@ -83,10 +85,7 @@ class Desk:
         with contextlib.suppress(OSError):
             while True:
                 connected, _ = self.server.accept()
-                held: list[Line] = []
-                line = Line(connected, lambda frame, held=held: self._hear(held[0], frame), connected.close)  # type: ignore[misc]
-                held.append(line)
-                self.lines.append(line)
+                self.lines.append(Line(connected, self._hear, connected.close))
 
     def _hear(self, line: Line, frame: Frame) -> None:
         number = frame.header["number"]
@@ -100,6 +99,7 @@ class Caller:
         self.numbers = itertools.count()
         self.waiting: dict[int, Future[Any]] = {}
         self.over = False
+        self.guard = threading.Lock()
         connected = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         connected.connect(address)
         self.line = Line(connected, self._hear, self._hang_up)
@@ -107,24 +107,27 @@ class Caller:
     def ask(self, question: Mapping[str, Any]) -> Future[Any]:
         """Ask a question; its answer, or Hung, comes later."""
         number, answer = next(self.numbers), Future[Any]()
-        self.waiting[number] = answer
+        with self.guard:
+            self.waiting[number] = answer
         if self.over:
             self._hang_up()
         else:
             self.line.send("question", number=number, question=dict(question))
         return answer
 
-    def _hear(self, frame: Frame) -> None:
+    def _hear(self, line: Line, frame: Frame) -> None:
         if frame.kind == "stop":
             self._hang_up()
             return
-        answer = self.waiting.pop(frame.header["number"], None)
+        with self.guard:
+            answer = self.waiting.pop(frame.header["number"], None)
         if answer is not None and not answer.done():
             answer.set_result(frame.header["answer"])
 
     def _hang_up(self) -> None:
         self.over = True
-        while self.waiting:
-            _, answer = self.waiting.popitem()
+        with self.guard:
+            left, self.waiting = list(self.waiting.values()), {}
+        for answer in left:
             if not answer.done():
                 answer.set_exception(Hung())
