@@ -55,9 +55,9 @@ def imports(path: Path) -> set[str]:
                 found |= {f"torchparity.{alias.name}" for alias in node.names}
             else:
                 found.add(node.module)
-        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
-            if re.fullmatch(r"torchparity(\.\w+)+(:\w+)?", node.value) and is_ours(node.value.partition(":")[0]):
-                found.add(node.value.partition(":")[0])
+        elif isinstance(node, ast.Constant) and re.fullmatch(r"torchparity(\.\w+)+(:\w+)?", str(node.value)):
+            module = str(node.value).partition(":")[0]
+            found |= {module} if is_ours(module) else set()
     return {name for name in found if name.split(".")[0] == "torchparity"}
 
 

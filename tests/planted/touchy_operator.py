@@ -1,4 +1,4 @@
-"""An operator whose eager kernel takes its process along, and a compiler that is wrong where it stands: fixture `touchy`."""
+"""An operator whose eager kernel takes its process along, and a compiler that is wrong beside it: fixture `touchy`."""
 
 import ctypes
 import os

@@ -1,4 +1,4 @@
-"""Every verb and every option of `check`: taken, and seen in what ran; or refused, with a hint. Library and command line."""
+"""Every verb and every option of `check`: taken, and seen in what ran, or refused with a hint."""
 
 from __future__ import annotations
 
