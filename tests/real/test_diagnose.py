@@ -86,7 +86,7 @@ def found(tmp_path_factory):
 def test_every_stage_finds_what_it_is_for(found):
     result, _, _ = found
     assert result.status is Status.DIFFERS
-    assert [stage.name for stage in result.stages] == ["check", "story", "graph", "locate", "minify", "blame"]
+    assert [stage.name for stage in result.stages] == ["check", "story", "graph", "minify", "locate", "blame"]
     assert {stage.ending for stage in result.stages} == {"done"}, result.stages
     assert result.located.culprit.operation == "gelu"
     assert "test_diagnose.py" in result.located.culprit.line
@@ -126,7 +126,7 @@ def test_the_curve_has_every_query(found):
 def test_progress_names_stages_and_the_time_left(found):
     _, _, heard = found
     assert list(dict.fromkeys(event.stage for event in heard)) == [
-        "check", "story", "graph", "locate", "minify", "blame",
+        "check", "story", "graph", "minify", "locate", "blame",
     ]  # fmt: skip
     assert heard[0].left is None
     assert heard[-1].left is not None
@@ -216,7 +216,7 @@ def test_an_error_is_located_when_the_graph_is_small(tmp_path):
     output, _ = process.communicate(timeout=300)
     data = json.loads(output)
     stages = [(run["name"], run["ending"]) for run in data["stages"]]
-    assert stages[-4:] == [("locate", "found nothing"), ("minify", "done"), ("locate", "done"), ("blame", "done")]
+    assert stages[-4:] == [("minify", "done"), ("locate", "found nothing"), ("locate", "done"), ("blame", "done")]
     assert data["located"]["how"] == "raises"
     assert data["located"]["culprit"]["operation"] == "gelu"
     assert data["located"]["compiles"] == 2

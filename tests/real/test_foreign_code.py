@@ -22,7 +22,7 @@ ENDS = ("segfault", "hang", "exit")
 SHORT = Limits(seconds=12)
 
 
-@pytest.fixture(params=ENDS)
+@pytest.fixture(params=["segfault", pytest.param("hang", marks=pytest.mark.slow), "exit"])
 def ends(request, monkeypatch):
     monkeypatch.setenv("TOUCHY", request.param)
     return request.param

@@ -17,12 +17,12 @@ from benchmarks.models import MODELS, make
 from torch import nn
 
 from torchparity import torchapi
-from torchparity.compilers.recipe import Recipe
 from torchparity.judge.script import write_bundle
 from torchparity.observe.capture import observed_case
 from torchparity.repro.bundle import read_bundle
 from torchparity.repro.case import Case, write_graph
-from torchparity.repro.opening import open_case as load_case
+from torchparity.repro.opening import open_case
+from torchparity.request import Request
 
 Results = list[tuple[str, Any]]
 
@@ -75,8 +75,10 @@ class Keeper:
                 return
             called.append(True)
             name = f"{len(self.kept) + 1:03d}_{direction}_{level}"
-            recipe = Recipe(backend="aot_eager")
-            case = observed_case(written, inputs, name=name, level=level, direction=direction, recipe=recipe, origin={})
+            request = Request(backend="aot_eager")
+            case = observed_case(
+                written, inputs, name=name, level=level, direction=direction, request=request, origin={}
+            )
             with torch.random.fork_rng(devices=[]):
                 self.kept.append((case, results(eager, copies(inputs), case.backward)))
 
@@ -125,7 +127,7 @@ def bits(value: Any) -> Any:
 
 def rebuilt(case: Case, path: Any) -> Results:
     """Return what a bundle computes, under the state it was recorded in."""
-    model, inputs, random = load_case(case, path).make()
+    model, inputs, random = open_case(case, path).make()
     with torch.random.fork_rng(devices=[]), contextlib.ExitStack() as stack:
         torch.set_rng_state(random["cpu"])
         if case.autocast is not None:

@@ -11,7 +11,7 @@ from torchparity.records.story import Story
 from torchparity.records.verdict import Status, Verdict
 
 # The stages of a diagnosis, in their order.
-STAGES = ("check", "story", "graph", "locate", "minify", "blame")
+STAGES = ("check", "story", "graph", "minify", "locate", "blame")
 # How a stage ended.
 DONE, SKIPPED, STOPPED, NOTHING = "done", "skipped", "stopped", "found nothing"
 

@@ -152,8 +152,8 @@ class Diagnosing:
         if verdict.status is not Status.DIFFERS:
             return run.end("nothing to find" if verdict.status is Status.SAME else "the check has no answer")
         telling = self.aside(self.story)
-        failing = run.stage("graph", lambda: self.failing(verdict, run), keep=lambda found: {})
         run.stage("story", lambda: waited(telling, run), keep=lambda story: {"story": story})
+        failing = run.stage("graph", lambda: self.failing(verdict, run), keep=lambda found: {})
         if failing is None and not none_fails(run.error):
             return run.end("the graphs were not judged")
         if failing is None:
