@@ -37,9 +37,15 @@ def family(kind: str) -> str:
 
 
 def function_of(frame: str) -> str:
-    """Return a frame without the folder and the line number, which another version moves: `lowering.py full`."""
+    """Return a frame without the folder and the line number, which another version moves: `lowering.py full`.
+
+    Of a file that is not installed the function alone: a bundle carries a copy of it, under another name.
+    """
     found = re.search(r"([^/\\]+):\d+ (\S+)$", frame)
-    return f"{found[1]} {found[2]}" if found else frame
+    if found is None:
+        return frame
+    installed = re.search(r"[/\\](torch|site-packages|dist-packages)[/\\]", frame)
+    return f"{found[1]} {found[2]}" if installed else found[2]
 
 
 def signatures_of(verdict: Verdict) -> tuple[Signature, ...]:
