@@ -84,8 +84,8 @@ def start_minify(
 ) -> Minified:
     """Make a case small in a folder of its own; `verdict` is what is known of it already.
 
-    `found` hears of the small case as soon as its bundle is there, before its script is verified. `where` waits for
-    somebody else who looks for the operation that introduces the error.
+    `found` hears of a small case as soon as one is there: its bundle, which stands as it is until `found` returns. It
+    may still get plainer. `where` waits for somebody else who looks for the operation that introduces the error.
     """
     with folder_for(out) as folder:
         if (folder / NAME).exists() and (folder / NAME).stat().st_size:
@@ -202,6 +202,7 @@ class Pursuit:
             "known": plain_data(known),
             "looks_inside": self.job.check is None,
             "hinted": self.where is not None,
+            "told_early": self.found is not None,
             "budget_seconds": seconds,
             "budget_queries": None if self.budget.queries is None else max(0, self.budget.queries - len(self.pending)),
         }
@@ -235,6 +236,10 @@ class Pursuit:
         if "where" in question:
             self.commands.submit(lambda: reply(self.hint()))
             return
+        if "small" in question:
+            self.tell_early()
+            reply({})
+            return
         if "judge" not in question:
             if self.listen is not None:
                 self.listen(Asked(**question["asked"]))
@@ -265,6 +270,12 @@ class Pursuit:
         asked = self.pool.submit(BUNDLE_JOB, {"folder": str(path)}, limits=self.job.limits)
         asked.add_done_callback(lambda future: heard(lambda: judged(future.result(), self.case.name, backend)))
 
+    def tell_early(self) -> None:
+        """Show the first small case to whoever wants to know of it; the search waits meanwhile."""
+        if self.found is not None:
+            found, self.found = self.found, None
+            found(self.folder / FOUND)
+
     def hint(self) -> dict[str, Any]:
         """Return where the error is introduced, as somebody else has found it; nothing where nobody has."""
         located = self.where() if self.where is not None else None
@@ -289,8 +300,8 @@ class Pursuit:
     def handed_over(self, found: Mapping[str, Any]) -> Minified:
         """Verify the script of what was found; return all that there is to hand over."""
         small = read_bundle(self.folder / FOUND)
-        if self.found is not None and not found["interrupted"]:
-            self.found(self.folder / FOUND)
+        if not found["interrupted"]:
+            self.tell_early()
         signature = record_from(Signature, found["signature"])
         if found["interrupted"] or self.interrupted:
             delivered = NOT_RUN

@@ -77,6 +77,8 @@ class Questions:
         self.width, self.budget, self.listen = width, budget, listen
         self.stage, self.left = "start", 0
         self.best: Part | None = None
+        # Who hears of every new smallest part, once its bundle is there.
+        self.adopted: Callable[[Part], None] | None = None
         # The failure that is followed, from the moment that a part has shown it: it never changes after that.
         self.pinned: Signature | None = None
         self.queries = self.asked_before = log.asked
@@ -211,6 +213,8 @@ class Following:
         questions.pinned, questions.best = self.signature, part
         questions.log.write("adopted", operations=part.compute_nodes, key=key_of(part))
         write_bundle(questions.workshop.case_of(part), questions.folder.parent / "case")
+        if questions.adopted is not None:
+            questions.adopted(part)
 
     def expect(self, stage: str, left: int) -> None:
         """Hear what is being done, and about how many questions are left."""

@@ -14,13 +14,14 @@ from typing import Any
 import torch
 
 from torchparity.errors import ParityError
+from torchparity.graphs.part import Part
 from torchparity.judge.script import write_bundle
 from torchparity.minifier.answers import Answer
 from torchparity.minifier.delivery import nearest
 from torchparity.minifier.gate import Gate
 from torchparity.minifier.log import NAME, Log
 from torchparity.minifier.questions import Asked, Budget, BudgetSpent, Following, Questions, Whole, key_of
-from torchparity.minifier.reduction import reduce_part
+from torchparity.minifier.reduction import FEW, reduce_part
 from torchparity.minifier.suspects import suspicions
 from torchparity.minifier.trials import Trials, under
 from torchparity.minifier.workshop import Workshop
@@ -73,10 +74,15 @@ def search(folder: Path, log: Log, payload: Mapping[str, Any]) -> dict[str, Any]
     def listen(asked: Asked) -> None:
         caller.ask({"asked": asdict(asked)})
 
+    def adopted(part: Part) -> None:
+        if part.compute_nodes <= FEW:
+            caller.ask({"small": part.compute_nodes}).result()  # Its bundle stands until the next one is adopted.
+
     budget = Budget(seconds=payload["budget_seconds"], queries=payload["budget_queries"])
     questions = Questions(
         workshop, judge, folder=folder / QUERIES, log=log, width=payload["width"], budget=budget, listen=listen
     )
+    questions.adopted = adopted if payload["told_early"] else None
     known = record_from(Answer, payload["known"]) if payload["known"] is not None else None
     whole = Whole(questions, known=known, looks_inside=payload["looks_inside"])
     gate = Gate(Following(questions, Signature(kind="")))

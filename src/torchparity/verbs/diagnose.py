@@ -2,7 +2,7 @@
 
 check, story, graph      one process loads the model, checks it, and judges the graphs that the check has compiled
 locate and minify        side by side: one compiles the graph with taps, the other asks about its operations
-blame                    on the small case, while its script is verified
+blame                    on the first small case, while it is made plainer and its script is verified
 """
 
 from __future__ import annotations
@@ -163,8 +163,11 @@ class Diagnosing:
 
         locating = self.aside(lambda: self.locate(failing, run))
         accusing: list[Future[Blame]] = []
-        begin = lambda folder: accusing.append(self.aside(lambda: self.blame(folder, run)))  # noqa: E731
-        small = run.stage("minify", lambda: self.minify(failing, run, begin, locating), keep=self.smallest)
+
+        def accuse(folder: Path) -> None:
+            accusing.append(self.aside_with_copy(folder, run))
+
+        small = run.stage("minify", lambda: self.minify(failing, run, accuse, locating), keep=self.smallest)
         if small is not None and small.reproduced == (0, 0):
             return run.end("interrupted", interrupted=True)
         located = run.stage("locate", lambda: waited(locating, run), keep=as_located)
@@ -180,6 +183,17 @@ class Diagnosing:
     def aside(self, work: Callable[[], T]) -> Future[T]:
         """Begin something that does not need what is done meanwhile."""
         return self.asides.submit(work)
+
+    def aside_with_copy(self, folder: Path, run: Investigation) -> Future[Blame]:
+        """Begin to look for the stage in a copy of a case that is small, and may still be made plainer."""
+        held = tempfile.TemporaryDirectory(prefix="torchparity-")
+        copied = Path(shutil.copytree(folder, Path(held.name) / folder.name))
+
+        def blame() -> Blame:
+            with held:
+                return self.blame(copied, run)
+
+        return self.aside(blame)
 
     # --- the stages ------------------------------------------------------------------------------------
 
