@@ -18,7 +18,10 @@ if TYPE_CHECKING:
     from torchparity.records import Kind
 
 COMPILER_OPTIONS = ("backend", "mode", "dynamic", "fullgraph", "options", "config", "fresh_cache")
-RUN_OPTIONS = ("train", "backward", "steps", "optimizer", "autocast", "loss", "input_gradients", "seed")
+RUN_OPTIONS = (
+    "train", "backward", "no_grad", "inference_mode", "steps", "optimizer", "autocast", "loss", "input_gradients",
+    "seed",
+)  # fmt: skip
 JUDGE_OPTIONS = ("tolerance", "ignore", "reference", "noise_runs", "candidate_runs")
 EVERY = (*COMPILER_OPTIONS, *RUN_OPTIONS, *JUDGE_OPTIONS)
 PROJECTION, MEAN = "projection", "mean"
@@ -39,6 +42,8 @@ class OtherOptions(TypedDict, total=False):
     fresh_cache: bool
     train: bool
     backward: bool | None
+    no_grad: bool
+    inference_mode: bool
     steps: int | None
     optimizer: Callable[[list[torch.Tensor]], torch.optim.Optimizer] | str | None
     autocast: torch.dtype | str | None
@@ -71,6 +76,8 @@ class Request:
     fresh_cache: bool = False
     train: bool = False
     backward: bool | None = None
+    no_grad: bool = False
+    inference_mode: bool = False
     steps: int | None = None
     optimizer: Any = None
     autocast: str | None = None
@@ -89,8 +96,13 @@ class Request:
 
     @property
     def gradients(self) -> bool:
-        """Whether a backward pass is run."""
+        """Whether a backward pass is run (where that was left open, `settled` has asked the inputs)."""
         return self.train if self.backward is None else self.backward
+
+    @property
+    def differentiates(self) -> bool:
+        """Whether the model runs as most callers run it: with gradients enabled."""
+        return not (self.no_grad or self.inference_mode)
 
 
 PLAIN = Request()
@@ -170,6 +182,12 @@ def check_values(request: Request) -> None:
     if request.steps is not None and request.steps < 1:
         raise UsageError(
             f"{request.steps} optimizer steps leave nothing to compare", hint="use --steps 1 or more, or leave it out"
+        )
+    if not request.differentiates and (request.gradients or request.optimizer is not None or request.steps):
+        word = "inference_mode" if request.inference_mode else "no_grad"
+        raise UsageError(
+            f"a backward pass needs gradients, which {word} turns off",
+            hint="leave out --no-grad and --inference-mode, or the backward pass",
         )
     if isinstance(request.loss, str) and request.loss not in (PROJECTION, MEAN):
         raise UsageError(

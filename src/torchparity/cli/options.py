@@ -44,6 +44,8 @@ class Asking:
 REQUEST = (
     Asking("train", bool | None, "--train", "Train mode, forward and backward.", MODEL),
     Asking("backward", bool | None, "--backward", "Backward too, in eval mode.", MODEL),
+    Asking("no_grad", bool | None, "--no-grad", "Run under torch.no_grad().", MODEL),
+    Asking("inference_mode", bool | None, "--inference-mode", "Run under torch.inference_mode().", MODEL),
     Asking("steps", int | None, "--steps", "Optimizer steps to compare.", MODEL),
     Asking("optimizer", str | None, "--optimizer", "A torch.optim class, such as adamw.", MODEL),
     Asking("autocast", str | None, "--autocast", "Run under autocast: bfloat16 or float16.", MODEL),

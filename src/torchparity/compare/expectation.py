@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from torchparity import torchapi
 from torchparity.compare.histogram import error_histogram
 from torchparity.compare.judgement import (
     FloatJudgement,
@@ -32,7 +33,7 @@ STRUCTURE_ROLE = "structure"
 def tensor_of(value: Any) -> torch.Tensor | None:
     """Return a leaf's value as a tensor, or None where it is not a number of any sort."""
     if isinstance(value, torch.Tensor):
-        return value.detach()
+        return value.detach() if torchapi.has_values(value) else None
     if isinstance(value, np.ndarray | np.generic) and value.dtype.kind in "fiubc":
         if value.dtype in (np.longdouble, np.clongdouble):
             value = value.astype(np.complex128 if value.dtype.kind == "c" else np.float64)
@@ -210,7 +211,7 @@ def baselines_of(leaf: Leaf, reference: torch.Tensor | None) -> dict[str, FloatB
 
 def comparable(baseline: FloatBaseline | ExactBaseline, part: torch.Tensor) -> bool:
     """Tell whether numbers can be held against each other at all."""
-    shape = tuple(torch.view_as_real(part).shape) if part.is_complex() else tuple(part.shape)
+    shape = (*part.shape, 2) if part.is_complex() else tuple(part.shape)
     return shape == baseline.shape and is_float(part.dtype) == is_float(baseline.dtype)
 
 
@@ -242,6 +243,9 @@ def compare_facts(expected: Leaf, actual: Leaf) -> Iterator[Mismatch]:
         pairs.append((Kind.STRIDE, "stride", aligned(expected), aligned(actual)))
         pairs.append((Kind.ALIAS, "aliases", expected.aliases, actual.aliases))
         pairs.append((Kind.REQUIRES_GRAD, "requires_grad", expected.requires_grad, actual.requires_grad))
+        if expected.requires_grad and actual.requires_grad:
+            words = {True: "none", False: "a function"}
+            pairs.append((Kind.REQUIRES_GRAD, "grad_fn", words[expected.is_leaf], words[actual.is_leaf]))
     for kind, name, wanted, found in pairs:
         if wanted != found:
             yield fact(kind, name, str(wanted), str(found))

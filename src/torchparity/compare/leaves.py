@@ -56,6 +56,7 @@ class Leaf:
     strides: tuple[int, ...] | None = None
     aliases: tuple[str, ...] = ()
     requires_grad: bool = False
+    is_leaf: bool = True
 
 
 def walk(value: Any, path: str = "", *, into_objects: bool = True) -> Iterator[tuple[str, Any]]:

@@ -194,7 +194,7 @@ def opened_graph(opened: Opened) -> Extractor:
     return Extractor(
         opened.graph(model),
         inputs,
-        gradients=case.backward,
+        gradients=case.request.differentiates,
         setting=case.request,
         around=opened.conditions(random),
     )

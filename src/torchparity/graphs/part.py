@@ -67,7 +67,7 @@ class Part:
         """
         bodies = [module.code for module in self.graph_module.modules() if isinstance(module, GraphModule)]
         inputs = [
-            f"{self.fill_of(place).name} {value.dtype} {tuple(value.shape)} {value.stride()}"
+            f"{self.fill_of(place).name} {value.dtype} {tuple(value.shape)} {value.stride()}{wants(value)}"
             if isinstance(value, torch.Tensor)
             else repr(value)
             for place, value in enumerate(self.inputs)
@@ -75,9 +75,16 @@ class Part:
         return "\n".join([*bodies, *inputs, setting_text(self.setting) if self.setting is not None else ""])
 
 
+def wants(value: torch.Tensor) -> str:
+    """Say whether an input wants a gradient."""
+    return " gradient" if value.requires_grad else ""
+
+
 def setting_text(request: Request) -> str:
     """Return how a graph is compiled and run as text; its length tells how much there is to it."""
-    return f"{recipe_plain(request).to_source()}{'backward' if request.gradients else ''}{request.autocast or ''}"
+    run = [name for name in ("no_grad", "inference_mode") if getattr(request, name)]
+    run += ["backward"] if request.gradients else []
+    return f"{recipe_plain(request).to_source()}{' '.join(run)}{request.autocast or ''}"
 
 
 def bodies_of(graph_module: GraphModule) -> dict[str, GraphModule]:

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from torchparity import torchapi
-from torchparity.compare.expectation import Expectation, tensor_of
+from torchparity.compare.expectation import Expectation, printed_shape, tensor_of
 from torchparity.compare.judgement import Tolerance
 from torchparity.compare.leaves import Leaf
 from torchparity.compare.statistics import ExactBaseline, FloatBaseline, as_real, identical
@@ -155,7 +155,7 @@ class Ground:
     ) -> Ending:
         """Run eager, whatever torch.compile stands inside the model."""
         self.announce(name)
-        with torch.compiler.set_stance("force_eager"):
+        with torchapi.eagerly():
             ending = self.runner.run(self.subject.model, consume, mode=mode)
         self.record(name, ending)
         if ending.out_of_memory:
@@ -234,10 +234,10 @@ class Ground:
         left, right = tensor_of(expectation.leaf.value), tensor_of(again.value)
         if left is None or right is None:
             return
-        if left.shape != right.shape or left.dtype != right.dtype:
+        if printed_shape(left) != printed_shape(right) or left.dtype != right.dtype:
             expectation.deterministic = False
             return
-        if left.layout != torch.strided or identical(left, right):
+        if left.layout != torch.strided or left.is_nested or identical(left, right):
             return
         for baseline in expectation.parts.values():
             if isinstance(baseline, FloatBaseline):

@@ -100,6 +100,8 @@ def judged(script: Mapping[str, Any], read: Any) -> Verdict:
     script["compile_model"](model)  # What cannot be imported shows here; compilation happens at the first call.
     plan = Plan(
         backward=asked["train"] if asked["backward"] is None else asked["backward"],
+        differentiates=not (asked["no_grad"] or asked["inference_mode"]),
+        inference=asked["inference_mode"],
         autocast=getattr(torch, asked["autocast"]) if asked["autocast"] else None,
         loss=asked["loss"] if isinstance(asked["loss"], str) else PROJECTION,
         seed=asked["seed"],

@@ -185,8 +185,8 @@ def gradients_wanted(part: Part) -> int:
 
 
 def without_backward(part: Part) -> Part | None:
-    """Return a part of which only the forward pass is looked at."""
-    if part.setting is None or not part.setting.gradients:
+    """Return a part of which only the forward pass is looked at, and of which no input wants a gradient."""
+    if part.setting is None or not (part.setting.gradients or gradients_wanted(part)):
         return None
     inputs = tuple(value.detach().clone() if isinstance(value, torch.Tensor) else value for value in part.inputs)
     return replace(part, inputs=inputs, setting=replace(part.setting, backward=False))

@@ -144,9 +144,9 @@ def fewer_nodes(gate: Gate) -> None:
 def extractor_of(part: Part) -> Extractor | None:
     """Return what makes parts of a part; None where running it is known to take the process along."""
     setting = part.setting
-    backward = setting is not None and setting.gradients
+    gradients = setting is not None and setting.differentiates
 
     def make() -> Extractor:
-        return Extractor(part.graph_module, part.inputs, gradients=backward, fills=part.fills, setting=setting)
+        return Extractor(part.graph_module, part.inputs, gradients=gradients, fills=part.fills, setting=setting)
 
     return tried(f"parts of {part.key}", make)

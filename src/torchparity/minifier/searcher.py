@@ -140,6 +140,7 @@ def plain_scripts(case: Case, signature: Signature, tolerance: float) -> Iterabl
             recipe=case.recipe,
             kind=signature.kind,
             backward=case.backward,
+            without_gradients=next((name for name in ("inference_mode", "no_grad") if getattr(case.request, name)), ""),
             autocast=case.autocast,
             tolerance=allowed,
             environment=case.environment,

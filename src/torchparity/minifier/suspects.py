@@ -86,8 +86,12 @@ def alone(questions: Questions, extractor: Extractor, free: int) -> Iterator[Sus
     Its answer may still be on the way: then what is followed is only believed to be its failure.
     """
     seen: set[tuple[str, str]] = set()
-    for node, kind in wrong_alone(questions, extractor, free):
-        if kind not in VALUES or (operation_name(node), kind) in seen or len(seen) == NAMED:
+    wrong = wrong_alone(questions, extractor, free)
+    told = {(operation_name(node), kind) for node, kind in wrong}
+    for node, kind in wrong:
+        # A wrong dtype or shape makes values wrong further on; where several are odd, locate tells which of them leads.
+        leads = kind in VALUES or (kind in ORIGINS and len(told) == 1)
+        if not leads or (operation_name(node), kind) in seen or len(seen) == NAMED:
             continue
         seen.add((operation_name(node), kind))
         yield Suspicion(nodes=[node], asker=Following(questions, Signature(kind=kind)))

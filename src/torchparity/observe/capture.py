@@ -166,6 +166,7 @@ class Ambient:
 
     device: torch.device
     gradients: bool
+    inference: bool
     autocast: str | None
     random: Mapping[str, torch.Tensor]
 
@@ -177,6 +178,7 @@ class Ambient:
         return cls(
             device=device,
             gradients=torch.is_grad_enabled(),
+            inference=torch.is_inference_mode_enabled(),
             autocast=str(torch.get_autocast_dtype(device.type)).removeprefix("torch.") if enabled else None,
             random=random_states(device),
         )
@@ -203,10 +205,12 @@ def observed_case(
             level=level,
             direction=direction,
             # A graph may rely on the gradient mode where no input wants a gradient: `torch.func.grad` is in it. After
-            # AOTAutograd both are in the graph.
+            # AOTAutograd both are in the graph. Whether a backward pass follows is the caller's to say, who may not.
             request=replace(
                 request,
-                backward=level != AOT and ambient.gradients,
+                backward=level != AOT and ambient.gradients and request.backward is not False,
+                no_grad=level == AOT or not (ambient.gradients or ambient.inference),
+                inference_mode=level != AOT and ambient.inference,
                 autocast=ambient.autocast if level != AOT else None,
             ),
             random=ambient.random,

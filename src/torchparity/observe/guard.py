@@ -148,7 +148,12 @@ class Watched:
 
     def plan(self, inputs: list[Any]) -> Plan:
         """Return how the graph is run: with gradients where they are on, from the random numbers of now."""
-        return Plan(backward=torch.is_grad_enabled(), random=random_states(device_of(inputs)))
+        return Plan(
+            backward=torch.is_grad_enabled(),
+            differentiates=torch.is_grad_enabled(),
+            inference=torch.is_inference_mode_enabled(),
+            random=random_states(device_of(inputs)),
+        )
 
     def judge(self, compiled: Callable[..., Any], inputs: list[Any], case: Case | ParityError) -> Callable[..., Any]:
         """Ask the oracle; on a difference write the bundle and raise, or go on with eager."""

@@ -68,7 +68,9 @@ class KeptGraph:
                 status=Status.DIFFERS, reasons=(reason,), recipe=ready.facts(), subject=self.name, failure=self.failure
             )
         plan = Plan(
-            backward=self.ambient.gradients,
+            backward=self.ambient.gradients and request.backward is not False,
+            differentiates=self.ambient.gradients,
+            inference=self.ambient.inference,
             autocast=float_dtype(self.ambient.autocast),
             random=self.ambient.random,
             seed=request.seed,

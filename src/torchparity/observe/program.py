@@ -9,7 +9,6 @@ from __future__ import annotations
 import operator
 import traceback
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -115,16 +114,14 @@ def is_runner(entry: traceback.FrameSummary) -> bool:
     return entry.filename == __file__ and entry.name == "run"
 
 
-def traced_program(
-    model: Callable[..., Any], request: Request, *, backward: bool, keep: list[Case]
-) -> Callable[..., Any]:
+def traced_program(model: Callable[..., Any], request: Request, *, keep: list[Case]) -> Callable[..., Any]:
     """Return the model as a function that also keeps its first call as a case."""
 
     def run(*args: Any, **kwargs: Any) -> Any:
         if keep:
             return model(*args, **kwargs)
         tracer = ProgramTracer()
-        ambient = replace(Ambient.around(torchapi.tree_leaves([args, kwargs])), gradients=backward)
+        ambient = Ambient.around(torchapi.tree_leaves([args, kwargs]))
         with tracer:
             result = model(*args, **kwargs)
         case = observed_case(

@@ -79,6 +79,8 @@ class Opened:
         request = self.case.request
         return Plan(
             backward=request.gradients if backward is None else backward,
+            differentiates=request.differentiates,
+            inference=request.inference_mode,
             autocast=float_dtype(request.autocast),
             random=random,
             seed=request.seed,

@@ -43,6 +43,7 @@ class Plain:
     recipe: Recipe
     kind: str
     backward: bool = False
+    without_gradients: str = ""
     autocast: tuple[str, str] | None = None
     tolerance: float | None = None
     environment: Mapping[str, Any]
@@ -188,9 +189,10 @@ def assertion(plain: Plain) -> list[str] | None:
 def body(plain: Plain, names: list[str], inputs: list[str], call: str, check: list[str], *, fresh: bool) -> list[str]:
     """Return the lines that run the function both ways and compare."""
     arguments = ", ".join(names)
-    around = (
-        f'    with torch.autocast("{plain.autocast[0]}", dtype=torch.{plain.autocast[1]}):' if plain.autocast else ""
-    )
+    managers = [f'torch.autocast("{plain.autocast[0]}", dtype=torch.{plain.autocast[1]})'] if plain.autocast else []
+    if plain.without_gradients and any(wants_gradient(value) for value in plain.inputs):
+        managers.append(f"torch.{plain.without_gradients}()")
+    around = f"    with {', '.join(managers)}:" if managers else ""
     if plain.kind == Kind.ACCEPTS_INVALID.value:
         return [
             *(f"{name} = {entry}" for name, entry in zip(names, inputs, strict=True)),
@@ -207,7 +209,7 @@ def body(plain: Plain, names: list[str], inputs: list[str], call: str, check: li
             "    else:",
             '        raise AssertionError(f"compiled accepts it: {actual}") from None',
         ]
-    if plain.backward or fresh or plain.autocast:
+    if plain.backward or fresh or around:
         gradients = [name for name, value in zip(names, plain.inputs, strict=True) if wants_gradient(value)]
         written = [name for name, value in zip(names, plain.inputs, strict=True) if isinstance(value, torch.Tensor)]
         lines = ["def run(function):"]

@@ -81,6 +81,7 @@ def _output(path: str, value: Any, places: dict[int, tuple[str, int]], *, visibl
         strides=value.stride() if strided and visible else None,
         aliases=aliases,
         requires_grad=value.requires_grad,
+        is_leaf=value.is_leaf,
     )
 
 
@@ -88,7 +89,7 @@ def gradient_leaves(prefix: str, inputs: Named, state: ModelState) -> Iterator[L
     """Yield the gradients of parameters and inputs, taken away from their tensors one by one."""
     named = [*((name, tensor) for name, _, tensor in state.named()), *inputs]
     for name, tensor in named:
-        if tensor.requires_grad and tensor.is_leaf:
+        if tensor.requires_grad and (tensor.is_leaf or tensor.retains_grad):
             gradient, tensor.grad = tensor.grad, None
             gradient = None if gradient is None else torchapi.local_part(gradient)
             yield Leaf(path=f"{prefix}grad.{name}", role="gradient", value=gradient)
@@ -143,6 +144,8 @@ def unchanged(tensor: torch.Tensor, original: torch.Tensor) -> bool:
     """Tell whether a tensor is bit for bit what it was (a NaN counts as a change, and is then compared)."""
     if tensor.dtype != original.dtype or tensor.layout != original.layout:
         return False
+    if not torchapi.has_values(tensor):
+        return True
     if tensor.layout != torch.strided or tensor.is_nested:
         left, right = parts_of(tensor.detach()), parts_of(original.detach())
         pairs = zip(left, right, strict=False)

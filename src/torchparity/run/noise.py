@@ -109,6 +109,8 @@ class Noise(Watch):
                 output.copy_(recorded)
 
     def _perturb_result(self, traits: Traits, inputs: list[torch.Tensor], target: torch.Tensor) -> None:
+        if not torchapi.in_memory(target):
+            return
         if target.is_complex():
             target = torch.view_as_real(target)
         if target.dtype not in (torch.float32, torch.float64) or target.numel() == 0:
@@ -160,11 +162,13 @@ class Noise(Watch):
         `chain` moves it besides by so many units of its typical size (measured, unless given): a sum may be made by
         adding its terms one after the other, which is correct too, only clumsier.
         """
-        if target.dtype not in BITS or not torchapi.is_plain(target) or target.numel() == 0:
+        if target.dtype not in BITS or not torchapi.in_memory(target) or target.numel() == 0:
             return
         for axis, stride in enumerate(target.stride()):
             if stride == 0 and target.shape[axis] > 1:  # An expanded axis is one row seen many times.
                 target = target.narrow(axis, 0, 1)
+        if _dense(target) is None and torchapi.overlaps_itself(target):
+            return
         steps = max(1, round(size * self.amplitude * SPREAD))
         if typical is None:
             typical = float(root_mean_square(target, tuple(range(target.dim())))) if chain else 0.0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -20,10 +20,12 @@ OptimizerFactory = Callable[[list[torch.Tensor]], torch.optim.Optimizer]
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """What a run does with the model."""
+    """What a run does with the model. `differentiates` and `inference` say which gradient mode it is called in."""
 
     training: bool = False
     backward: bool = False
+    differentiates: bool = True
+    inference: bool = False
     steps: int = 1
     optimizer: OptimizerFactory | None = None
     autocast: torch.dtype | None = None
@@ -37,6 +39,8 @@ class Plan:
         return {
             "train": self.training,
             "backward": self.backward,
+            "no_grad": not self.differentiates and not self.inference,
+            "inference_mode": self.inference,
             "steps": self.steps if self.optimizer is not None else None,
             "optimizer": getattr(self.optimizer, "__name__", None),
             "autocast": str(self.autocast).removeprefix("torch.") if self.autocast is not None else None,
@@ -48,8 +52,24 @@ class Plan:
         }
 
 
+def settled(request: Request, subject: Subject, *, learns: bool = True) -> Request:
+    """Return a request that leaves no gradient open: a backward pass is run where an input asks for a gradient.
+
+    The gradient mode is the caller's, unless something else was asked for. Of a compiler that `learns` nothing no
+    backward pass is expected.
+    """
+    if request.differentiates and not request.gradients and not torch.is_grad_enabled():
+        inference = torch.is_inference_mode_enabled()
+        request = replace(request, no_grad=not inference, inference_mode=inference)
+    if request.backward is not None or request.train:
+        return replace(request, backward=request.gradients)
+    asked = any(isinstance(leaf, torch.Tensor) and leaf.requires_grad for _, leaf in walk(subject.calls()))
+    return replace(request, backward=asked and learns and request.differentiates)
+
+
 def plan_of(request: Request, subject: Subject) -> Plan:
     """Turn what the user asked for into a plan, or say why it cannot mean anything."""
+    request = settled(request, subject)
     factory = request.optimizer if request.optimizer is not None else subject.optimizer
     if request.steps is not None and factory is None:
         factory = "sgd"
@@ -71,6 +91,8 @@ def plan_of(request: Request, subject: Subject) -> Plan:
     return Plan(
         training=request.train,
         backward=request.gradients,
+        differentiates=request.differentiates,
+        inference=request.inference_mode,
         steps=request.steps or 1,
         optimizer=optimizer_factory(factory) if factory is not None else None,
         autocast=float_dtype(request.autocast),

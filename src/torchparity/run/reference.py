@@ -79,7 +79,7 @@ class Shadows:
         return self._twin(tensor) is not None
 
     def _twin(self, tensor: torch.Tensor) -> torch.Tensor | None:
-        if not torchapi.is_plain(tensor):
+        if not torchapi.has_memory(tensor):
             held = self._objects.get(id(tensor))
             return held[1] if held is not None else None
         key = torchapi.storage_key(tensor)
@@ -101,7 +101,7 @@ class Shadows:
         twin = self._twin(tensor)
         if twin is not None:
             return twin
-        if not torchapi.is_plain(tensor):
+        if not torchapi.has_memory(tensor):
             self._objects[id(tensor)] = (tensor, tensor.detach().to(PROMOTED[tensor.dtype]))
             return self._objects[id(tensor)][1]
         storage = tensor.untyped_storage()
@@ -117,8 +117,9 @@ class Shadows:
         wanted = PROMOTED[tensor.dtype]
         if value.dtype != wanted:
             value = value.to(wanted)
-        if not torchapi.is_plain(tensor):
-            self._objects[id(tensor)] = (tensor, value)
+        if not torchapi.has_memory(tensor):
+            if torchapi.has_values(tensor):
+                self._objects[id(tensor)] = (tensor, value)
             return
         if self._twin(tensor) is None:
             elements = tensor.untyped_storage().nbytes() // tensor.element_size()

@@ -80,7 +80,7 @@ class Snapshot:
         """Save a tensor's storage (once, however many tensors share it); of a sharded one, this rank's shard."""
         tensor = torchapi.local_part(tensor)
         key = torchapi.storage_key(tensor)
-        if key is None or not torchapi.is_plain(tensor):
+        if key is None or not torchapi.in_memory(tensor):
             self.clones.append((tensor, tensor.detach().clone()))
         elif key not in self.saved:
             storage = tensor.untyped_storage()
@@ -91,10 +91,12 @@ class Snapshot:
         for storage, saved in self.saved.values():
             if storage.nbytes() != saved.nbytes():
                 storage.resize_(saved.nbytes())
-            storage.copy_(saved)
+            if not _same_bytes(storage, saved):
+                storage.copy_(saved)
         with torch.no_grad():
             for tensor, clone in self.clones:
-                tensor.copy_(clone)
+                if torchapi.can_be_written(tensor):
+                    tensor.copy_(clone)
 
     def original(self, tensor: torch.Tensor) -> torch.Tensor | None:
         """Return what a tensor held when it was saved, as a view of the saved bytes."""
@@ -248,6 +250,14 @@ class ModelState:
         return [tensor for _, _, tensor in self.named() if tensor.requires_grad and tensor.is_leaf]
 
 
+def _same_bytes(storage: torch.UntypedStorage, saved: torch.UntypedStorage) -> bool:
+    """Tell whether memory is as it was: what nobody has written to may be read-only, a file that is mapped."""
+    if storage.device.type != "cpu":
+        return False  # Asking would wait for the device.
+    left, right = (torch.empty(0, dtype=torch.uint8).set_(entry) for entry in (storage, saved))
+    return torch.equal(left, right)
+
+
 def _same_place(tensor: torch.Tensor, data: torch.Tensor) -> bool:
     return (
         torchapi.storage_key(tensor) == torchapi.storage_key(data)
@@ -328,10 +338,20 @@ def _clone(
     requires_grad: bool,
 ) -> torch.Tensor:
     wanted = tensor.requires_grad or (requires_grad and (tensor.is_floating_point() or tensor.is_complex()))
-    if key is None or not torchapi.is_plain(tensor) or tensor.is_conj() or tensor.is_neg():
-        return tensor.detach().clone().requires_grad_(wanted)
+    if key is None or not torchapi.in_memory(tensor):
+        return differentiable(tensor.detach().clone().requires_grad_(wanted), tensor)
     if key not in storages:
         storages[key] = tensor.untyped_storage().clone()
     clone = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
     clone.set_(storages[key], tensor.storage_offset(), tensor.size(), tensor.stride())
-    return clone.requires_grad_(wanted)
+    return differentiable(clone.requires_grad_(wanted), tensor)
+
+
+def differentiable(clone: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
+    """Return a copy that is the result of something where the tensor is: then it is no leaf, and keeps its gradient."""
+    if not like.requires_grad or like.is_leaf:
+        return clone
+    with torch.enable_grad():
+        result = clone.clone()
+    result.retain_grad()
+    return result

@@ -114,7 +114,7 @@ class Runner:
             prefix = f"call[{index}]." if len(calls) > 1 else ""
             inputs = input_tensors(args, kwargs)
             phase[0] = "forward"
-            with mode(), torch.set_grad_enabled(plan.backward), self._autocast():
+            with mode(), self._gradient_mode(), self._autocast():
                 outputs = function(*args, **kwargs)
             for leaf in output_leaves(prefix, outputs, inputs, self.state):
                 consume(leaf)
@@ -152,6 +152,11 @@ class Runner:
             with mode():
                 torch.autograd.backward(tensors, tangents)
         return None
+
+    def _gradient_mode(self) -> contextlib.AbstractContextManager[Any]:
+        if self.plan.inference:
+            return torch.inference_mode()
+        return torch.set_grad_enabled(self.plan.differentiates)
 
     def _autocast(self) -> contextlib.AbstractContextManager[Any]:
         if self.plan.autocast is None:

@@ -86,6 +86,34 @@ def dynamo_repro_settings() -> dict[str, Any]:
     return {name: getattr(settings, name) for name in names}
 
 
+@contextlib.contextmanager
+def eagerly() -> Iterator[None]:
+    """Run what a model compiles inside itself eagerly, but for what eager itself compiles.
+
+    Eager traces the branches of `torch.cond` and its kin with torch.compile, to bring them into the form that their
+    gradients need.
+    """
+    stance, compiling = torch.compiler.set_stance, torch.compile
+
+    def compile_unless_own(model: Any = None, *args: Any, **kwargs: Any) -> Any:
+        compiled = compiling(model, *args, **kwargs)
+        if not str(getattr(model, "__module__", "")).startswith("torch._higher_order_ops"):
+            return compiled
+
+        def run(*inputs: Any, **keywords: Any) -> Any:
+            with stance("default"):
+                return compiled(*inputs, **keywords)
+
+        return run
+
+    torch.compile = compile_unless_own
+    try:
+        with stance("force_eager"):
+            yield
+    finally:
+        torch.compile = compiling
+
+
 def graphs_compiled() -> int:
     """Return how many graphs Dynamo has captured in this process."""
     return int(lookup("torch._dynamo.utils.counters")["stats"]["unique_graphs"])

@@ -46,6 +46,34 @@ def is_plain(tensor: torch.Tensor) -> bool:
     )
 
 
+def has_values(tensor: torch.Tensor) -> bool:
+    """Tell whether there are numbers behind a tensor: none behind one on the meta device."""
+    return tensor.device.type != "meta"
+
+
+def in_memory(tensor: torch.Tensor) -> bool:
+    """Tell whether a tensor's numbers lie in memory as they are, so that its bits may be read and written.
+
+    A conjugate or negative view lies there with other signs.
+    """
+    return has_memory(tensor) and not (tensor.is_conj() or tensor.is_neg())
+
+
+def has_memory(tensor: torch.Tensor) -> bool:
+    """Tell whether a tensor of torch's own class has memory: autograd hands out zeros that have a size and none."""
+    return is_plain(tensor) and can_be_written(tensor)
+
+
+def can_be_written(tensor: torch.Tensor) -> bool:
+    """Tell whether numbers can be copied into a tensor of whatever class."""
+    return has_values(tensor) and not tensor._is_zerotensor()
+
+
+def overlaps_itself(tensor: torch.Tensor) -> bool:
+    """Tell whether two elements of a tensor may be one place in memory."""
+    return int(lookup("torch._debug_has_internal_overlap")(tensor)) != 0
+
+
 def is_wrapper(tensor_type: type) -> bool:
     """Tell whether a tensor class wraps other tensors and takes operations apart itself."""
     return hasattr(tensor_type, "__tensor_flatten__")

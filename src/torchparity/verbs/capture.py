@@ -16,7 +16,7 @@ from torchparity.observe.capture import Recorder
 from torchparity.observe.program import traced_program
 from torchparity.repro.case import Case
 from torchparity.request import Options, Request, request_for
-from torchparity.run.plan import plan_of
+from torchparity.run.plan import plan_of, settled
 from torchparity.run.step import Runner
 from torchparity.run.subject import Subject
 from torchparity.verbs.asking import subject_of
@@ -52,6 +52,7 @@ def capture(
 
 def captured(subject: Subject, request: Request, out: Path | None, calls: int = 1) -> tuple[list[Case], list[str]]:
     """Return the graphs of one run, and what could not be written down or seen."""
+    request = settled(request, subject)
     plan = plan_of(request, subject)
     recipe = recipe_of(request, dynamic=subject.dynamic).fitting(plan)
     recorder = Recorder(
@@ -79,12 +80,13 @@ def captured(subject: Subject, request: Request, out: Path | None, calls: int = 
 
 def captured_program(subject: Subject, request: Request) -> Case | None:
     """Run a model once, eagerly, and return its own calls of torch as a case; None where eager itself fails."""
+    request = settled(request, subject)
     plan = plan_of(request, subject)
     recipe_of(request, dynamic=subject.dynamic)
     kept: list[Case] = []
     runner = Runner(subject, replace(plan, optimizer=None))
     try:
-        model = traced_program(subject.model, request, backward=plan.backward, keep=kept)
+        model = traced_program(subject.model, request, keep=kept)
         runner.run(model, lambda leaf: None)
     finally:
         runner.release()

@@ -13,7 +13,7 @@ from torchparity.judge.oracle import Oracle
 from torchparity.records import ProgressCallback, Status, Verdict
 from torchparity.report.terminal import plain_text
 from torchparity.request import Options, Request, request_for
-from torchparity.run.plan import plan_of
+from torchparity.run.plan import plan_of, settled
 from torchparity.run.subject import Subject
 from torchparity.verbs.asking import subject_of
 
@@ -29,8 +29,9 @@ def check(
 ) -> Verdict:
     """Say whether the compiled model computes what the model computes.
 
-    By default: eval mode, forward only. `train` is train mode with a backward pass, `backward` alone a backward pass in
-    eval mode, `optimizer` and `steps` add optimizer steps. The model, its inputs, its gradients and all random
+    By default: eval mode, in the caller's gradient mode, and backwards where an input asks for a gradient. `train` is
+    train mode with a backward pass, `backward` a backward pass in eval mode (or none), `no_grad` and `inference_mode`
+    turn gradients off, `optimizer` and `steps` add optimizer steps. The model, its inputs, its gradients and all random
     generators are left as they were found.
     """
     subject = subject_of(model, args, kwargs, input_sets)
@@ -39,7 +40,9 @@ def check(
 
 def oracle_for(subject: Subject, request: Request, *, progress: ProgressCallback | None = None) -> Oracle:
     """Return what judges a subject as a request says, or refuse what it cannot mean for this subject."""
-    candidate = Compiled(recipe_of(request, dynamic=subject.dynamic))
+    recipe = recipe_of(request, dynamic=subject.dynamic)
+    request = settled(request, subject, learns=recipe.engine is None)
+    candidate = Compiled(recipe)
     return Oracle(subject, plan_of(request, subject), candidate, settings_of(request, progress=progress))
 
 

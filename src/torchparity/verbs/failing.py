@@ -22,6 +22,7 @@ from torchparity.records import ProgressCallback, Status, Verdict, signature_of
 from torchparity.repro.bundle import read_bundle
 from torchparity.repro.case import Case
 from torchparity.request import Options, Request, request_for
+from torchparity.run.plan import settled
 from torchparity.run.subject import Subject
 from torchparity.run.target import Target
 from torchparity.verbs.apart import Examined, captured_apart, examined_apart
@@ -54,6 +55,7 @@ def examine(
     keep: Callable[[Verdict], None] | None = None,
 ) -> Examined:
     """Check a model in this process; where it differs, judge the graphs that the check has compiled, and no other."""
+    request = settled(request, subject)
     keeper = Keeper(request)
     oracle = oracle_for(subject, request, progress=progress)
     with keeper.active():
