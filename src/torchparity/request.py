@@ -22,7 +22,7 @@ RUN_OPTIONS = (
     "train", "backward", "no_grad", "inference_mode", "steps", "optimizer", "autocast", "loss", "input_gradients",
     "seed",
 )  # fmt: skip
-JUDGE_OPTIONS = ("tolerance", "ignore", "reference", "noise_runs", "candidate_runs")
+JUDGE_OPTIONS = ("tolerance", "ignore", "reference", "noise_runs", "candidate_runs", "allow_eager")
 EVERY = (*COMPILER_OPTIONS, *RUN_OPTIONS, *JUDGE_OPTIONS)
 PROJECTION, MEAN = "projection", "mean"
 MODES = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
@@ -55,6 +55,7 @@ class OtherOptions(TypedDict, total=False):
     reference: bool
     noise_runs: int
     candidate_runs: int
+    allow_eager: bool
 
 
 class Options(OtherOptions, total=False):
@@ -89,6 +90,7 @@ class Request:
     reference: bool = True
     noise_runs: int = 6
     candidate_runs: int = 2
+    allow_eager: bool = False
 
     def given(self) -> dict[str, Any]:
         """Return what was asked for: every field that is not as it would be without a word."""

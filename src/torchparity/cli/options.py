@@ -63,7 +63,8 @@ REQUEST = (
     Asking("tolerance", float | None, "--tolerance", "Allow this share of a leaf's scale, not its noise.", JUDGEMENT),
     Asking("ignore", list[str] | None, "--ignore", "A kind of difference not to mind: stride, ...", JUDGEMENT),
     Asking("no_reference", bool | None, "--no-reference", "Do without the float64 reference.", JUDGEMENT),
-    Asking("noise_runs", int | None, "--noise-runs", "Runs with noise, which tell what rounding does.", JUDGEMENT),
+    Asking("noise_runs", int | None, "--noise-runs", "Runs with noise, at most: fewer where it is clear.", JUDGEMENT),
+    Asking("allow_eager", bool | None, "--allow-eager", "Judge also where nothing was compiled.", JUDGEMENT),
     Asking("runs", int | None, "--runs", "Runs of the compiled model.", JUDGEMENT),
 )
 

@@ -12,6 +12,7 @@ import torch
 
 from torchparity import torchapi
 from torchparity.compare.histogram import error_histogram
+from torchparity.compare.integers import ExactBaseline, Origin
 from torchparity.compare.judgement import (
     FloatJudgement,
     Suspicion,
@@ -21,9 +22,19 @@ from torchparity.compare.judgement import (
     unravel,
     value_at,
 )
-from torchparity.compare.leaves import ATOMS, Leaf, parts_of
-from torchparity.compare.statistics import ExactBaseline, FloatBaseline
-from torchparity.records import IDENTICAL, UNCHANGED, Histogram, Kind, LeafReport, Mismatch, Status
+from torchparity.compare.leaves import ATOMS, Leaf, class_of, parts_of
+from torchparity.compare.statistics import FloatBaseline
+from torchparity.records import (
+    FLUSHED,
+    IDENTICAL,
+    NOT_COMPARED,
+    UNCHANGED,
+    Histogram,
+    Kind,
+    LeafReport,
+    Mismatch,
+    Status,
+)
 
 # Roles whose strides and aliasing a user of the model can see.
 LAYOUT_ROLES = ("output",)
@@ -33,7 +44,9 @@ STRUCTURE_ROLE = "structure"
 def tensor_of(value: Any) -> torch.Tensor | None:
     """Return a leaf's value as a tensor, or None where it is not a number of any sort."""
     if isinstance(value, torch.Tensor):
-        return value.detach() if torchapi.has_values(value) else None
+        if not torchapi.has_values(value):
+            return None
+        return value.detach() if torchapi.can_be_written(value) else value.detach().clone()
     if isinstance(value, np.ndarray | np.generic) and value.dtype.kind in "fiubc":
         if value.dtype in (np.longdouble, np.clongdouble):
             value = value.astype(np.complex128 if value.dtype.kind == "c" else np.float64)
@@ -75,12 +88,22 @@ def aligned(leaf: Leaf) -> tuple[int, ...] | None:
 class Expectation:
     """One leaf of eager with everything known of it."""
 
-    def __init__(self, leaf: Leaf, reference: torch.Tensor | None, *, random: bool = False) -> None:
+    def __init__(
+        self,
+        leaf: Leaf,
+        reference: Mapping[str, torch.Tensor] | None = None,
+        *,
+        random: bool = False,
+        origin: Origin | None = None,
+    ) -> None:
         self.leaf = leaf
         self.random = random
         self.deterministic = True
+        # Where the reference's run shows what unwritten memory was filled with; a run that does not, tells.
+        self.poisoned: torch.Tensor | None = None
+        self.uninitialised = False
         # State that eager leaves alone needs no statistics unless a candidate writes to it.
-        self.parts = baselines_of(leaf, reference) if leaf.changed else {}
+        self.parts = baselines_of(leaf, reference, origin) if leaf.changed else {}
 
     def add(self, sample: Leaf, *, amplitude: float = 1.0) -> None:
         """Widen the expectation by one noise run (one whose leaf has another shape says nothing)."""
@@ -94,11 +117,14 @@ class Expectation:
 
     def judge(self, candidate: Leaf, tolerance: Tolerance) -> LeafReport:
         """Hold the candidate's leaf against this one."""
-        mismatches = [found for found in compare_facts(self.leaf, candidate) if found.kind not in tolerance.ignore]
+        facts = list(compare_facts(self.leaf, candidate))
+        mismatches = [found for found in facts if found.kind not in tolerance.ignore]
+        ignored = len(facts) > len(mismatches)
         value = tensor_of(candidate.value)
         expected = tensor_of(self.leaf.value)
         if value is None or expected is None:
-            return self._report(mismatches)
+            numbers = (value is None) != (expected is None)
+            return self._report(mismatches, compared=not (ignored and numbers))
         if not self.leaf.changed and not candidate.changed:
             return replace(self._report(mismatches), note=UNCHANGED)
         judgements: list[tuple[str, FloatJudgement]] = []
@@ -107,11 +133,13 @@ class Expectation:
         where: tuple[int, ...] | None = None
         baselines = self.parts
         if candidate.changed and not self.leaf.changed:
-            baselines = baselines_of(self.leaf, expected)
+            baselines = baselines_of(self.leaf, dict(parts_of(expected)))
         parts = dict(parts_of(value))
+        compared = bool(baselines) or not value.numel()
         for suffix, baseline in baselines.items():
             part = parts.get(suffix)
             if part is None or not comparable(baseline, part):
+                compared = False
                 continue
             if isinstance(baseline, FloatBaseline):
                 judgement = judge_float(baseline, part, tolerance)
@@ -127,7 +155,7 @@ class Expectation:
             words = {True: "written to", False: "left as it was"}
             expected_word, actual_word = words[self.leaf.changed], words[candidate.changed]
             mismatches.append(fact(Kind.MUTATION, "mutation", expected_word, actual_word))
-        return self._report(mismatches, judgements, wrong, where, spreads)
+        return self._report(mismatches, judgements, wrong, where, spreads, compared=compared)
 
     def _report(
         self,
@@ -136,6 +164,8 @@ class Expectation:
         wrong: int = 0,
         where: tuple[int, ...] | None = None,
         spreads: Mapping[str, Histogram | None] | None = None,
+        *,
+        compared: bool = True,
     ) -> LeafReport:
         value = self.leaf.value
         dtype = str(value.dtype) if isinstance(value, torch.Tensor) else type(value).__name__
@@ -155,15 +185,22 @@ class Expectation:
                 "candidate_rms_error": worst.candidate_rms_error,
                 "has_reference": isinstance(baseline, FloatBaseline) and baseline.has_reference,
                 "histogram": (spreads or {}).get(suffix),
+                "moved": max(judgement.moved for _, judgement in ranked),
+                "small": all(judgement.small for _, judgement in ranked),
             }
+            if any(judgement.flushed for _, judgement in ranked):
+                facts["note"] = FLUSHED
             wrong = sum(judgement.wrong_elements for _, judgement in ranked)
             where = unravel(worst.position, baseline.shape if baseline else shape)
             if all(judgement.identical for _, judgement in ranked):
                 facts["note"], where = IDENTICAL, None
+        status = Status.SAME if compared else Status.UNKNOWN
+        if not compared:
+            facts["note"] = NOT_COMPARED
         return LeafReport(
             path=self.leaf.path,
             role=self.leaf.role,
-            status=Status.DIFFERS if mismatches else Status.SAME,
+            status=Status.DIFFERS if mismatches else status,
             dtype=dtype.removeprefix("torch."),
             shape=shape,
             where=where,
@@ -188,18 +225,20 @@ class Expectation:
 KIND_ORDER = {kind: order for order, kind in enumerate(Kind)}
 
 
-def baselines_of(leaf: Leaf, reference: torch.Tensor | None) -> dict[str, FloatBaseline | ExactBaseline]:
+def baselines_of(
+    leaf: Leaf, references: Mapping[str, torch.Tensor] | None = None, origin: Origin | None = None
+) -> dict[str, FloatBaseline | ExactBaseline]:
     """Choose how each part of a leaf is judged: floats by noise, everything else exactly."""
     value = tensor_of(leaf.value)
     if value is None:
         return {}
-    references = dict(parts_of(reference)) if reference is not None else {}
     baselines: dict[str, FloatBaseline | ExactBaseline] = {}
     for suffix, part in parts_of(value):
         if not is_float(part.dtype):
-            baselines[suffix] = ExactBaseline(part)
+            baselines[suffix] = ExactBaseline(part, origin)
             continue
-        baseline = FloatBaseline(part, references.get(suffix))
+        truth = (references or {}).get(suffix)
+        baseline = FloatBaseline(part, truth if truth is not None and truth.shape == part.shape else None)
         if isinstance(leaf.value, float | complex):
             # A Python number is nearly always the `.item()` of a float32 tensor.
             baseline.epsilon = torch.finfo(torch.float32).eps
@@ -233,7 +272,8 @@ def compare_facts(expected: Leaf, actual: Leaf) -> Iterator[Mismatch]:
             if left.shape != right.shape:
                 yield fact(Kind.SHAPE, "shape", str(left.shape), str(right.shape))
         return
-    pairs = [
+    pairs: list[tuple[Kind, str, Any, Any]] = [
+        (Kind.STRUCTURE, "class", class_of(left), class_of(right)),
         (Kind.LAYOUT, "layout", left.layout, right.layout),
         (Kind.DEVICE, "device", left.device, right.device),
         (Kind.DTYPE, "dtype", left.dtype, right.dtype),

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 
 import torch
 
+from torchparity.compare.integers import ExactBaseline
 from torchparity.compare.statistics import (
     PROFILE_TERMS,
-    ExactBaseline,
     FloatBaseline,
     Sums,
     as_real,
@@ -26,6 +26,8 @@ THRESHOLD = 8.0
 # A compiler may be biased by one float32 rounding in everything it does (another exp, another
 # order of a sum); roundings in the leaf's own dtype average out over the terms of a sum.
 FLOAT32_ROUNDING = 2.0**-23
+# An error of at most so many roundings of the largest value is one that the leaf's own size would never show.
+UNSEEN = 2.0
 # An element is forgiven where a run with amplified noise went this share of the way at least.
 ENVELOPE = 0.67
 # Amplified noise itself reaches this far on a smooth function: nearer than that, it explains nothing.
@@ -52,6 +54,9 @@ class FloatJudgement:
     eager_rms_error: float
     candidate_rms_error: float
     identical: bool = False
+    moved: float = 0.0
+    small: bool = False
+    flushed: int = 0
 
 
 @dataclass
@@ -74,7 +79,7 @@ def judge_float(baseline: FloatBaseline, candidate: torch.Tensor, tolerance: Tol
     """Compare a candidate with the truth: element by element, by position of NaN and Inf, and in aggregate."""
     if torch.equal(values := matrix(candidate, baseline.layout), baseline.eager):
         return bitwise_eager(baseline)
-    score, allowed, position, wrong = 0.0, 0.0, 0, 0
+    score, allowed, position, wrong, largest, flushed = 0.0, 0.0, 0, 0, 0.0, 0
     nonfinite_position: int | None = None
     squares = 0.0
     sums = Sums.zeros(baseline.layout, baseline.device, baseline.magnitude)
@@ -84,10 +89,13 @@ def judge_float(baseline: FloatBaseline, candidate: torch.Tensor, tolerance: Tol
             difference, bad = _nonfinite(baseline, values, rows, columns)
             if nonfinite_position is None and bool(bad.any()):
                 nonfinite_position = _position(baseline, rows, columns, int(bad.int().argmax()))
+        if baseline.has_least:
+            flushed += forgive_flushed(baseline, values, difference, rows, columns)
         squares += energy(difference * (1.0 / baseline.magnitude)) * baseline.magnitude**2
         sums.add(rows, columns, difference, baseline.block(rows, columns))
         unit = tolerance.allowance(baseline, rows, columns)
-        ratio = difference.abs_().div_(unit)
+        largest = max(largest, float(difference.abs_().max()) if difference.numel() else 0.0)
+        ratio = difference.div_(unit)
         worst = float(ratio.max()) if ratio.numel() else 0.0
         if worst > tolerance.threshold:
             wrong += int((ratio > tolerance.threshold).sum())
@@ -105,7 +113,11 @@ def judge_float(baseline: FloatBaseline, candidate: torch.Tensor, tolerance: Tol
         spot = (slice(row, row + 1), slice(column, column + 1))
         eager_error = abs(float(baseline.difference(baseline.eager, *spot)))
         candidate_error = abs(float(baseline.difference(values, *spot)))
+    rms = math.sqrt(squares / max(1, baseline.layout.total))
     return FloatJudgement(
+        moved=rms / scale if (scale := baseline.rms()) > 0 else math.inf if rms > 0 else 0.0,
+        small=largest <= UNSEEN * baseline.epsilon * baseline.peak,
+        flushed=flushed,
         score=score,
         position=position,
         allowed=allowed,
@@ -116,8 +128,18 @@ def judge_float(baseline: FloatBaseline, candidate: torch.Tensor, tolerance: Tol
         aggregate=aggregate,
         aggregate_score=aggregate_score,
         eager_rms_error=eager_rms_error(baseline),
-        candidate_rms_error=math.sqrt(squares / max(1, baseline.layout.total)),
+        candidate_rms_error=rms,
     )
+
+
+def forgive_flushed(
+    baseline: FloatBaseline, values: torch.Tensor, difference: torch.Tensor, rows: slice, columns: slice
+) -> int:
+    """Take a zero for right where the truth is so small that vector code may flush it; return how often."""
+    eager = baseline.block(rows, columns)
+    zeroed = (values[rows, columns] == 0) & (eager != 0) & (eager.abs() < torch.finfo(baseline.dtype).tiny)
+    difference.masked_fill_(zeroed, 0.0)
+    return int(zeroed.sum())
 
 
 def bitwise_eager(baseline: FloatBaseline) -> FloatJudgement:

@@ -131,9 +131,21 @@ def parts_of(tensor: torch.Tensor) -> list[tuple[str, torch.Tensor]]:
         return [(".to_dense()", tensor.to_dense())]
     if tensor.is_quantized:
         return [(".int_repr()", tensor.int_repr()), (".dequantize()", tensor.dequantize())]
-    if torchapi.is_wrapper(type(tensor)):
-        names, _ = tensor.__tensor_flatten__()  # type: ignore[attr-defined]
-        inner = {name: getattr(tensor, name) for name in names}
-        tensors = {name: value for name, value in inner.items() if isinstance(value, torch.Tensor)}
+    if torchapi.takes_apart(type(tensor)):
+        tensors = {name: value for name, value in held_by(tensor).items() if isinstance(value, torch.Tensor)}
         return [(f".{name}{suffix}", part) for name, value in tensors.items() for suffix, part in parts_of(value)]
     return [("", tensor.as_subclass(torch.Tensor))]
+
+
+def held_by(tensor: torch.Tensor) -> dict[str, Any]:
+    """Return what a tensor of a class of its own is made of: as it says itself, or else its attributes."""
+    if not torchapi.is_wrapper(type(tensor)):
+        return dict(vars(tensor))
+    names, _ = tensor.__tensor_flatten__()  # type: ignore[attr-defined]
+    return {name: getattr(tensor, name) for name in names}
+
+
+def class_of(tensor: torch.Tensor) -> str:
+    """Return the name of a tensor's class; a parameter is a tensor like any other."""
+    kind = type(tensor)
+    return "Tensor" if kind in (torch.nn.Parameter, torch.nn.Buffer) else kind.__qualname__

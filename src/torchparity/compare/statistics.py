@@ -14,6 +14,7 @@ to about 2^-48 of the error's scale.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -26,6 +27,8 @@ BLOCK = {"cpu": 1 << 19, "other": 1 << 24}
 POOL_SHARE = 0.1
 # Neighbours may lend an element this many times its own noise.
 LENT = 32.0
+# Dtypes whose least numbers vector code may take for zero: a float32 kernel does that to its bfloat16 results too.
+FLUSHES = (torch.float32, torch.float64, torch.bfloat16)
 # A row or column profile is an average; under this many terms it is too rough to be used.
 PROFILE_TERMS = 16
 
@@ -148,6 +151,7 @@ class FloatBaseline:
         self.work = working_dtype(real.dtype)
         self.epsilon = torch.finfo(eager.dtype).eps
         self.samples = 0
+        self.peak = 0.0
         self.correction: torch.Tensor | None = None
         self.truth: torch.Tensor | None = None
         self.finite: torch.Tensor | None = None
@@ -158,7 +162,7 @@ class FloatBaseline:
         self.squares = torch.zeros((self.layout.rows, self.layout.columns), dtype=self.work, device=self.device)
         self.sum_squares: dict[str, torch.Tensor] = {}
         self.unit = self._unit()
-        self.tiny = torch.finfo(self.work).tiny
+        self.tiny = least_step(eager.dtype, self.work)
         self._pool: tuple[torch.Tensor, torch.Tensor] | None = None
         self._scale: tuple[torch.Tensor, torch.Tensor] | None = None
 
@@ -181,6 +185,7 @@ class FloatBaseline:
         largest = 0.0
         for rows, columns in self.layout.blocks(self.device):
             largest = max(largest, float(self.block(rows, columns).abs().max()))
+        self.peak = largest
         return 2.0 ** min(120, max(-120, math.frexp(largest)[1])) if largest > 0 else 1.0
 
     def _energies(self) -> tuple[torch.Tensor, torch.Tensor]:
@@ -194,6 +199,15 @@ class FloatBaseline:
         """A power of two near the rounding step of the leaf, so that squares neither over- nor underflow."""
         rms = self.rms()
         return 2.0 ** max(-120, math.floor(math.log2(rms * self.epsilon))) if rms > 0 else 1.0
+
+    @functools.cached_property
+    def has_least(self) -> bool:
+        """Whether some value is less than the least normal number, so that vector code may flush it to zero."""
+        if self.dtype not in FLUSHES:
+            return False
+        tiny = torch.finfo(self.dtype).tiny
+        blocks = (self.block(rows, columns).abs() for rows, columns in self.layout.blocks(self.device))
+        return any(bool(((block > 0) & (block < tiny)).any()) for block in blocks)
 
     def rms(self) -> float:
         """Root mean square of eager's finite values."""
@@ -312,6 +326,14 @@ def all_finite(values: torch.Tensor) -> bool:
     return bool(torch.isfinite(values.sum())) or bool(torch.isfinite(values).all())
 
 
+def least_step(dtype: torch.dtype, work: torch.dtype) -> float:
+    """Return the least number above zero of a dtype, or the least that is not flushed to zero here."""
+    info = torch.finfo(dtype)
+    step = float(info.tiny) * float(info.eps)
+    survives = float(torch.tensor([step], dtype=work).mul_(1.0)) > 0
+    return step if survives else float(torch.finfo(work).tiny)
+
+
 def energy(difference: torch.Tensor) -> float:
     """Sum of squares; not finite where an element is not."""
     flat = difference.reshape(-1)
@@ -335,39 +357,3 @@ def outer_profile(
         return torch.zeros_like(row), torch.zeros_like(column)
     floor = math.sqrt(share) * mean
     return row + floor, (column + floor) / mean
-
-
-def signed(values: torch.Tensor) -> torch.Tensor:
-    """Return integers in a dtype that can be ordered and subtracted (torch does little with unsigned ones)."""
-    return values.detach() if values.dtype == torch.bool else values.detach().to(torch.int64)
-
-
-class ExactBaseline:
-    """Eager's values at an integer or bool leaf, and where the noise flips them."""
-
-    def __init__(self, eager: torch.Tensor) -> None:
-        self.eager = eager.detach()
-        self.dtype = eager.dtype
-        self.shape = tuple(eager.shape)
-        self.least: torch.Tensor | None = None
-        self.most: torch.Tensor | None = None
-        self.samples = 0
-
-    def add(self, sample: torch.Tensor, *, amplitude: float = 1.0) -> None:
-        """Count one noise run (of any amplitude: a flip is a flip)."""
-        self.samples += 1
-        if bool((sample.detach() != self.eager).any()):
-            values, eager = signed(sample), signed(self.eager)
-            self.least = torch.minimum(eager if self.least is None else self.least, values)
-            self.most = torch.maximum(eager if self.most is None else self.most, values)
-
-    def wrong(self, candidate: torch.Tensor) -> torch.Tensor:
-        """Tell where a candidate is another number than eager, and not within what the noise makes of it."""
-        values = signed(candidate)
-        wrong = candidate.detach() != self.eager
-        if self.least is None or self.most is None:
-            return wrong
-        if self.dtype == torch.bool:
-            return wrong & (self.least == self.most)
-        spread = self.most - self.least
-        return wrong & ((values < self.least - spread) | (values > self.most + spread))

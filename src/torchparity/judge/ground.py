@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -11,14 +11,16 @@ import torch
 
 from torchparity import torchapi
 from torchparity.compare.expectation import Expectation, printed_shape, tensor_of
+from torchparity.compare.integers import ExactBaseline
 from torchparity.compare.judgement import Tolerance
-from torchparity.compare.leaves import Leaf
-from torchparity.compare.statistics import ExactBaseline, FloatBaseline, as_real, identical
-from torchparity.errors import ResourceError
+from torchparity.compare.leaves import Leaf, parts_of
+from torchparity.compare.statistics import FloatBaseline, as_real, identical
+from torchparity.errors import ParityError, ResourceError
 from torchparity.judge import reasons
 from torchparity.records import Failure, Kind, Progress, ProgressCallback, RunRecord
 from torchparity.request import PLAIN, Request
 from torchparity.run.noise import Noise, NoiseBank
+from torchparity.run.operators import poisoned
 from torchparity.run.plan import Plan
 from torchparity.run.reference import NeedsPlainKernels, Reference, plain_kernels
 from torchparity.run.state import RandomState
@@ -27,6 +29,8 @@ from torchparity.run.subject import Subject
 
 # Roundings that a run may differ by where nothing tells how large its error is.
 ROUNDINGS = 50.0
+# Noise runs before the candidate is looked at: the others are made where it comes out close.
+FIRST_RUNS = 2
 # Two eager runs may differ by this many times eager's own distance from float64.
 REPEATABLE = 20.0
 # State that lives on after a run: its leaves must be copied to be kept.
@@ -46,6 +50,7 @@ class Settings:
     noise_runs: int = PLAIN.noise_runs
     candidate_runs: int = PLAIN.candidate_runs
     reference: bool = True
+    allow_eager: bool = False
     progress: ProgressCallback | None = None
     # Where other ranks run the same model: how often must all of them run it, and how did a run end?
     agree: Callable[[str, int], int] = alone
@@ -59,6 +64,7 @@ class Settings:
             "reference": self.reference,
             "noise_runs": self.noise_runs,
             "candidate_runs": self.candidate_runs,
+            "allow_eager": self.allow_eager,
         }
 
 
@@ -69,6 +75,7 @@ def settings_of(request: Request, *, progress: ProgressCallback | None = None) -
         noise_runs=request.noise_runs,
         candidate_runs=request.candidate_runs,
         reference=request.reference,
+        allow_eager=request.allow_eager,
         progress=progress,
     )
 
@@ -87,10 +94,11 @@ class Ground:
         self.expectations: dict[str, Expectation] = {}
         self.reference: Reference | None = None
         self.noise_counter = 0
+        self.unjudged: dict[str, str] = {}
         self.saw_random = False
         self.raises = False
         self.random_after: RandomState | None = None
-        self.planned = 2 + settings.noise_runs + settings.candidate_runs
+        self.planned = 2 + min(FIRST_RUNS, settings.noise_runs) + settings.candidate_runs
 
     @property
     def draws_random_numbers(self) -> bool:
@@ -121,9 +129,31 @@ class Ground:
         ):
             self.notes.append(reasons.no_gradient())
         if self.settings.tolerance.relative is None:
-            for _ in range(self.settings.noise_runs):
+            for _ in range(min(FIRST_RUNS, self.settings.noise_runs)):
                 self.run_noise(self.expectations)
         return None
+
+    def look_closer(self, paths: Collection[str]) -> bool:
+        """Make the rest of the noise runs for some leaves, where there are any; tell whether there were."""
+        targets = {path: self.expectations[path] for path in paths if path in self.expectations}
+        left = self.settings.noise_runs - min(FIRST_RUNS, self.settings.noise_runs)
+        left = left if targets and self.settings.tolerance.relative is None else 0
+        left = self.settings.agree("more noise runs?", left)
+        self.planned += left
+        for _ in range(left):
+            self.run_noise(targets)
+        return left > 0
+
+    def own(self, path: str, work: Callable[[], None]) -> None:
+        """Do something of ours with a leaf; where that fails, the leaf is not judged, and nobody else is to blame."""
+        try:
+            work()
+        except (ParityError, NeedsPlainKernels):
+            raise
+        except Exception as error:
+            if torchapi.is_out_of_memory(error) or torchapi.is_device_error(error):
+                raise
+            self.unjudged[path] = f"{type(error).__name__}: {str(error).splitlines()[0][:160] if str(error) else ''}"
 
     def announce(self, name: str, *, candidate: bool = False) -> None:
         """Tell whoever watches which run is about to start."""
@@ -155,8 +185,12 @@ class Ground:
     ) -> Ending:
         """Run eager, whatever torch.compile stands inside the model."""
         self.announce(name)
+
+        def hear(leaf: Leaf) -> None:
+            self.own(leaf.path, lambda: consume(leaf))
+
         with torchapi.eagerly():
-            ending = self.runner.run(self.subject.model, consume, mode=mode)
+            ending = self.runner.run(self.subject.model, hear, mode=mode)
         self.record(name, ending)
         if ending.out_of_memory:
             raise ResourceError(
@@ -216,11 +250,14 @@ class Ground:
         if expected is None:
             return
         value = leaf.value
-        truth = reference.value(value) if isinstance(value, torch.Tensor) and leaf.changed else None
-        if truth is not None and (not isinstance(expected.value, torch.Tensor) or truth.shape != expected.value.shape):
-            truth = None
-        random = isinstance(value, torch.Tensor) and reference.is_random(value)
-        expectation = Expectation(expected, truth, random=random)
+        truths, random, origin = None, False, None
+        if isinstance(value, torch.Tensor) and torchapi.has_values(value):
+            truths = truths_of(reference, value) if leaf.changed else None
+            random = any(reference.is_random(part) for _, part in parts_of(value))
+            origin = reference.origin(value)
+        expectation = Expectation(expected, truths, random=random, origin=origin)
+        if reference.poisoned:
+            self._note_poison(expectation, value)
         self.expectations[leaf.path] = expectation
         if not reference.plain:
             self._compare_repeat(expectation, leaf, beside_reference=True)
@@ -248,6 +285,26 @@ class Ground:
         if expectation.deterministic:
             expectation.add(again)
 
+    @staticmethod
+    def _note_poison(expectation: Expectation, value: Any) -> None:
+        """Note where a result shows what unwritten memory was filled with; it may be that by chance."""
+        found = tensor_of(value)
+        if found is None or not torchapi.in_memory(found):
+            return
+        shown = poisoned(found)
+        if bool(shown.any()):
+            expectation.poisoned = shown
+
+    @staticmethod
+    def _heed_poison(expectation: Expectation, sample: Leaf) -> None:
+        """See whether what looked like unwritten memory is something else where that was filled with other numbers."""
+        found = tensor_of(sample.value)
+        shown = expectation.poisoned
+        if shown is None or found is None or found.shape != shown.shape:
+            return
+        if bool((shown & ~poisoned(found)).any()):
+            expectation.uninitialised, expectation.deterministic = True, False
+
     def run_noise(
         self,
         targets: dict[str, Expectation],
@@ -263,6 +320,8 @@ class Ground:
         def consume(leaf: Leaf) -> None:
             expectation = targets.get(leaf.path)
             if expectation is not None:
+                if expectation.poisoned is not None:
+                    self._heed_poison(expectation, leaf)
                 if watch is not None:
                     watch(leaf)
                 expectation.add(leaf, amplitude=amplitude)
@@ -277,6 +336,15 @@ def kept(leaf: Leaf) -> Leaf:
     if leaf.role in LIVING_ROLES and leaf.changed and isinstance(leaf.value, torch.Tensor):
         return replace(leaf, value=leaf.value.clone())
     return leaf
+
+
+def truths_of(reference: Reference, value: torch.Tensor) -> dict[str, torch.Tensor]:
+    """Return the float64 value of each part of a result that has one; a wrapper's parts have shadows of their own."""
+    if torchapi.takes_apart(type(value)) and not value.is_nested:
+        found = {suffix: reference.value(part) for suffix, part in parts_of(value)}
+        return {suffix: truth for suffix, truth in found.items() if truth is not None}
+    whole = reference.value(value)
+    return dict(parts_of(whole)) if whole is not None else {}
 
 
 def fills_its_storage(tensor: torch.Tensor) -> bool:

@@ -4,8 +4,9 @@ One check is a fixed list of runs from the same state, each consumed leaf by lea
 
     eager          what the model computes
     reference      eager again, with a float64 shadow beside every operation
-    noise 1..K     eager with every rounding moved: how far correct results lie apart
+    noise 1, 2     eager with every rounding moved: how far correct results lie apart
     candidate x 2  the compiled model
+    noise 3..K     only where a leaf comes out close: how far apart, more exactly
     amplified      only where something differs: noise large enough to cross kinks and ties
 """
 
@@ -18,17 +19,22 @@ from typing import Any
 
 import torch
 
-from torchparity import torchapi
 from torchparity.compare.expectation import Comparison, Expectation, compare_all
 from torchparity.compare.leaves import Leaf
 from torchparity.compilers.candidates import Candidate
 from torchparity.errors import UsageError
 from torchparity.judge import reasons
+from torchparity.judge.coverage import Coverage
 from torchparity.judge.ground import Ground, Settings, kept
 from torchparity.judge.kinks import Suspects, numeric
 from torchparity.records import (
+    FLUSHED,
+    NOT_COMPARED,
     NOT_DETERMINISTIC,
+    NOT_JUDGED,
     OTHER_RANDOM,
+    UNINITIALISED,
+    Extent,
     Failure,
     Kind,
     LeafReport,
@@ -42,11 +48,14 @@ from torchparity.run.subject import Subject
 
 FLAKY_RUNS = 5
 AMPLITUDE = 4.0
+# Two runs of noise tell how large it is within a factor of two or so. A leaf that scores less than this share of the
+# threshold would have to be a factor of four off to be wrong: it needs no finer estimate (docs/design/sequential.md).
+CLEAR = 0.25
 
 
 @dataclass
 class CandidateRun:
-    """One run of the compiled model: its reports, and the leaves that differ."""
+    """One run of the compiled model: its reports, and the leaves that differ, or nearly do."""
 
     comparison: Comparison
     suspects: dict[str, Leaf]
@@ -65,6 +74,7 @@ class Oracle:
         self.settings = settings
         self.tolerance = replace(settings.tolerance, ignore=settings.tolerance.ignore | candidate.ignored)
         self.ground = Ground(subject, plan, settings)
+        self.coverage = Coverage()
         self.started = time.perf_counter()
 
     # --- the whole -------------------------------------------------------------------------------
@@ -86,8 +96,9 @@ class Oracle:
             return self._verdict(Status.UNKNOWN, [reasons.nothing_to_compare()], {})
         if self.ground.draws_random_numbers:
             self.candidate = self.candidate.with_eager_random()
-        candidates = self._run_candidates()
-        return self._decide(candidates)
+        with self.coverage.listening():
+            candidates = self._run_candidates()
+            return self._decide(candidates)
 
     def _verdict(
         self,
@@ -115,7 +126,16 @@ class Oracle:
             failure=failure,
             differs_in=differs_in,
             seconds=time.perf_counter() - self.started,
+            compiled=self._extent(),
         )
+
+    def _extent(self) -> Extent | None:
+        """Return how much of the model ran in graphs; None of what Dynamo does not trace."""
+        if not self.candidate.traces:
+            return None
+        reference = self.ground.reference
+        operations = reference.operations if reference is not None else 0
+        return Extent(inside=self.coverage.operations, operations=operations, graphs=self.coverage.graphs)
 
     # --- the candidate ---------------------------------------------------------------------------
 
@@ -136,7 +156,6 @@ class Oracle:
 
     def _run_candidates(self) -> list[CandidateRun]:
         """Run the compiled model twice, and more often where the runs disagree."""
-        before = torchapi.graphs_compiled()
         candidate = self.candidate.build(self.subject.model)
         found: list[CandidateRun] = []
         with self.candidate.active():
@@ -146,17 +165,26 @@ class Oracle:
                 if len({_fails(entry) for entry in found}) > 1:
                     wanted = max(wanted, FLAKY_RUNS)
                 wanted = self.settings.agree("how many runs of the candidate?", wanted)
-            compiled = torchapi.graphs_compiled() > before or not self.candidate.traces
-            if not compiled and all(entry.failure is None for entry in found):
-                self.ground.notes.append(reasons.nothing_compiled())
         return found
+
+    @property
+    def _nothing_compiled(self) -> bool:
+        """Whether no graph has run in the compiled model's place, although there was something to compile."""
+        extent = self._extent()
+        reference = self.ground.reference
+        idle = reference is not None and reference.operations == 0
+        return extent is not None and self.coverage.calls == 0 and not idle
 
     def _run_compiled(self, candidate: Callable[..., Any], name: str) -> CandidateRun:
         self.ground.announce(name, candidate=True)
+        self.coverage.begin()
         reports: dict[str, LeafReport] = {}
         suspects: dict[str, Leaf] = {}
 
         def consume(leaf: Leaf) -> None:
+            self.ground.own(leaf.path, lambda: judge(leaf))
+
+        def judge(leaf: Leaf) -> None:
             expectation = self.ground.expectations.get(leaf.path)
             expected = {} if expectation is None else {leaf.path: expectation}
             if expectation is not None and not expectation.deterministic:
@@ -164,7 +192,7 @@ class Oracle:
                 return
             judged = compare_all(expected, {leaf.path: leaf}, self.tolerance)
             reports.update(judged.reports)
-            if judged.differing:
+            if judged.differing or _rank(judged.reports[leaf.path]) > CLEAR * self.tolerance.threshold:
                 suspects[leaf.path] = kept(leaf)
 
         ending = self.ground.runner.run(candidate, consume)
@@ -172,9 +200,9 @@ class Oracle:
         if ending.out_of_memory:
             self.ground.notes.append(reasons.out_of_memory(name))
         if ending.failure is None:
-            seen = set(reports)
+            seen = {*reports, *self.ground.unjudged}
             missing = {path: expectation for path, expectation in self.ground.expectations.items() if path not in seen}
-            reports.update(compare_all(missing, {}, self.tolerance).reports)
+            reports.update(compare_all(missing, {}, self.tolerance).reports if missing else {})
         ordered = {path: reports[path] for path in self.ground.expectations if path in reports}
         return CandidateRun(
             Comparison({**ordered, **reports}), suspects, ending.failure, ending.random, ending.out_of_memory
@@ -189,12 +217,13 @@ class Oracle:
             status=Status.UNKNOWN,
             dtype=str(getattr(value, "dtype", type(value).__name__)).removeprefix("torch."),
             shape=tuple(getattr(value, "shape", ())),
-            note=NOT_DETERMINISTIC,
+            note=UNINITIALISED if expectation.uninitialised else NOT_DETERMINISTIC,
         )
 
     # --- the decision ----------------------------------------------------------------------------
 
     def _decide(self, candidates: list[CandidateRun]) -> Verdict:
+        self._look_closer(candidates)
         self._forgive_kinks(candidates)
         self._excuse_random(candidates)
         failing = [entry for entry in candidates if _fails(entry)]
@@ -229,16 +258,42 @@ class Oracle:
         return self._verdict(Status.DIFFERS, [why], reports, differs_in=count)
 
     def _decide_same(self, candidate: CandidateRun) -> Verdict:
-        reports = candidate.comparison.reports
-        unsteady = [path for path, report in reports.items() if report.note == NOT_DETERMINISTIC]
+        reports = dict(candidate.comparison.reports)
+        for path, why in self.ground.unjudged.items():
+            held = self.ground.expectations.get(path)
+            reports[path] = not_judged(path, held.leaf if held is not None else None)
+            self.ground.notes.append(reasons.not_judged(path, why))
         unknown = [path for path, report in reports.items() if report.status is Status.UNKNOWN]
         if unknown:
-            why = [reasons.not_deterministic(unsteady)] if unsteady else []
-            return self._verdict(Status.UNKNOWN, why, reports)
+            noted = {path: reports[path].note for path in unknown}
+            told = (
+                (NOT_DETERMINISTIC, reasons.not_deterministic),
+                (UNINITIALISED, reasons.uninitialised),
+                (NOT_COMPARED, reasons.not_compared),
+            )
+            groups = [(tell, [path for path in unknown if noted[path] == note]) for note, tell in told]
+            return self._verdict(Status.UNKNOWN, [tell(paths) for tell, paths in groups if paths], reports)
+        if self._nothing_compiled and not self.settings.allow_eager:
+            return self._verdict(Status.UNKNOWN, [reasons.nothing_compiled()], reports)
+        flushed = [path for path, report in reports.items() if report.note == FLUSHED]
+        if flushed:
+            self.ground.notes.append(reasons.flushed(flushed))
         better = sum(report.nearer_than_eager for report in reports.values())
         if better:
             self.ground.notes.append(reasons.nearer(better))
         return self._verdict(Status.SAME, [reasons.all_inside(len(reports))], reports)
+
+    def _look_closer(self, candidates: list[CandidateRun]) -> None:
+        """Where a leaf comes out close, or differs, make the rest of the noise runs, and judge it again."""
+        close = {path for entry in candidates for path in entry.suspects}
+        again = self.ground.look_closer(close)
+        for entry in candidates:
+            for path, leaf in list(entry.suspects.items()):
+                expectation = self.ground.expectations.get(path)
+                if again and expectation is not None and expectation.deterministic:
+                    entry.comparison.reports[path] = expectation.judge(leaf, self.tolerance)
+                if entry.comparison.reports[path].status is not Status.DIFFERS:
+                    del entry.suspects[path]
 
     def _forgive_kinks(self, candidates: list[CandidateRun]) -> None:
         """Where leaves differ in numbers only, see whether amplified noise reaches that far too."""
@@ -305,6 +360,12 @@ class Oracle:
 def drew_alike(left: RandomState | None, right: RandomState | None) -> bool:
     """Tell whether two runs left torch's generators at the same place (a run that raised tells nothing)."""
     return left is None or right is None or left.same_torch_numbers(right)
+
+
+def not_judged(path: str, leaf: Leaf | None) -> LeafReport:
+    """Return the report of a leaf that our own judgement failed at."""
+    role = leaf.role if leaf is not None else "output"
+    return LeafReport(path=path, role=role, status=Status.UNKNOWN, dtype="", shape=(), note=NOT_JUDGED)
 
 
 def _rank(leaf: LeafReport) -> float:

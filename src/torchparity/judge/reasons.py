@@ -43,6 +43,26 @@ def not_deterministic(paths: Iterable[str]) -> str:
     return f"the model itself is not deterministic at {listed(paths)}"
 
 
+def uninitialised(paths: Iterable[str]) -> str:
+    """Say which leaves are read from memory that nobody wrote to."""
+    return f"the model itself returns uninitialised memory at {listed(paths)}"
+
+
+def not_compared(paths: Iterable[str]) -> str:
+    """Say which leaves have numbers that could not be held against each other."""
+    return f"the numbers at {listed(paths)} could not be compared, which is no agreement"
+
+
+def not_judged(path: str, why: str) -> str:
+    """Say that our own judgement failed at a leaf."""
+    return f"{path} was not judged: torchparity itself failed there ({why}); please report this"
+
+
+def flushed(paths: Iterable[str]) -> str:
+    """Say where numbers below the least normal one came out as zero."""
+    return f"at {listed(paths)} numbers too small to be normal were flushed to zero, as vector code does"
+
+
 def model_raises(failure: Failure) -> str:
     """Say that eager raises."""
     who = "the optimizer" if failure.phase == "optimizer" else "the model itself"
@@ -92,12 +112,12 @@ def not_promoted(operations: Mapping[str, int]) -> str:
 
 def without_reference(why: str) -> str:
     """Say that there is no float64 reference."""
-    return f"judged without a float64 reference ({why}): the noise of eager alone decides"
+    return f"judged without a float64 reference ({why[:160]}): the noise of eager alone decides"
 
 
 def nothing_compiled() -> str:
     """Say that the compiler was never used."""
-    return "nothing was compiled: Dynamo captured no graph, so that eager was compared with eager"
+    return "nothing was compiled: no graph ran, so that eager was compared with eager (--allow-eager if you want that)"
 
 
 def kinks(paths: Iterable[str]) -> str:

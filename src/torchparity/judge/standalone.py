@@ -113,6 +113,7 @@ def judged(script: Mapping[str, Any], read: Any) -> Verdict:
         noise_runs=asked["noise_runs"],
         candidate_runs=asked["candidate_runs"],
         reference=asked["reference"],
+        allow_eager=asked["allow_eager"],
     )
     subject = Subject(model, tuple(inputs), name=asked["name"])
     return Oracle(subject, plan, Scripted(script["compile_model"], asked), settings).judge()

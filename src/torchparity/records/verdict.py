@@ -14,6 +14,10 @@ IDENTICAL = "identical"
 NOT_DETERMINISTIC = "not deterministic"
 OTHER_RANDOM = "other random numbers"
 KINK = "kink"
+NOT_COMPARED = "not compared"
+NOT_JUDGED = "not judged"
+UNINITIALISED = "uninitialised"
+FLUSHED = "flushed"
 
 
 class Status(enum.Enum):
@@ -49,6 +53,44 @@ class Kind(enum.Enum):
     BIAS = "bias"
 
 
+class Severity(enum.Enum):
+    """How much a difference matters, from the least to the most.
+
+    LAYOUT      every value agrees; strides, aliases or requires_grad differ
+    PRECISION   small values lost their precision, by less than the leaf's own size would ever show
+    WRONG       values are wrong
+    NONFINITE   NaN or Inf stands where it should not, or does not where it should
+    STRUCTURE   another type, dtype, shape, or a leaf that is missing
+    FAILS       the compiled model raises, crashes, or returns where the model itself raises
+    """
+
+    NONE = "none"
+    LAYOUT = "layout"
+    PRECISION = "precision"
+    WRONG = "wrong"
+    NONFINITE = "nonfinite"
+    STRUCTURE = "structure"
+    FAILS = "fails"
+
+    @property
+    def rank(self) -> int:
+        """Its place in the order."""
+        return list(Severity).index(self)
+
+    def reaches(self, other: Severity) -> bool:
+        """Tell whether it matters as much as another one."""
+        return self.rank >= other.rank
+
+
+SEVERITY_OF = {
+    **dict.fromkeys((Kind.STRIDE, Kind.ALIAS, Kind.REQUIRES_GRAD), Severity.LAYOUT),
+    **dict.fromkeys((Kind.INTEGER, Kind.OBJECT, Kind.VALUE, Kind.BIAS, Kind.MUTATION), Severity.WRONG),
+    Kind.NONFINITE: Severity.NONFINITE,
+    **dict.fromkeys((Kind.STRUCTURE, Kind.DTYPE, Kind.SHAPE, Kind.DEVICE, Kind.LAYOUT), Severity.STRUCTURE),
+    **dict.fromkeys((Kind.CRASHES, Kind.RAISES, Kind.ACCEPTS_INVALID), Severity.FAILS),
+}
+
+
 @dataclass(frozen=True, kw_only=True)
 class Mismatch:
     """One way in which a leaf of the candidate is not the leaf of the model."""
@@ -78,7 +120,8 @@ class LeafReport:
     """The numbers of one leaf: an output, a gradient, a parameter, a buffer, an input, ...
 
     Errors are measured against the float64 reference (against eager where there is none) at the
-    element with the worst score; `allowed` is what the noise allows there.
+    element with the worst score; `allowed` is what the noise allows there. `moved` is the size of the candidate's whole
+    error against the size of the leaf; `small` tells that no element is off by more than a rounding of the largest one.
     """
 
     path: str
@@ -100,6 +143,16 @@ class LeafReport:
     mismatches: tuple[Mismatch, ...] = ()
     note: str = ""
     histogram: Histogram | None = None
+    moved: float = 0.0
+    small: bool = False
+
+    @property
+    def severity(self) -> Severity:
+        """How much the difference matters."""
+        found = {SEVERITY_OF[mismatch.kind] for mismatch in self.mismatches}
+        if found == {Severity.WRONG} and self.small and self.kind == Kind.VALUE.value:
+            return Severity.PRECISION
+        return max(found, key=lambda severity: severity.rank, default=Severity.NONE)
 
     @property
     def kind(self) -> str:
@@ -135,6 +188,23 @@ class Failure:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Extent:
+    """How much of the model was compiled: operations that ran in graphs, of those that eager runs; and how many graphs.
+
+    Without a reference nobody has counted what eager runs: then `operations` is 0.
+    """
+
+    inside: int
+    operations: int
+    graphs: int
+
+    @property
+    def share(self) -> float | None:
+        """The share that was compiled, where both were counted."""
+        return min(1.0, self.inside / self.operations) if self.operations else None
+
+
+@dataclass(frozen=True, kw_only=True)
 class Verdict:
     """The answer: does the candidate compute what the model computes?"""
 
@@ -149,9 +219,19 @@ class Verdict:
     failure: Failure | None = None
     differs_in: tuple[int, int] | None = None
     seconds: float = 0.0
+    compiled: Extent | None = None
 
     def __bool__(self) -> NoReturn:
         raise TypeError("a Verdict has no truth value: compare its status, as in `verdict.status is Status.SAME`")
+
+    @property
+    def severity(self) -> Severity:
+        """How much it matters: that of the leaf for which it matters most, or of the run as a whole."""
+        if self.status is not Status.DIFFERS:
+            return Severity.NONE
+        found = [leaf.severity for leaf in self.leaves if leaf.status is Status.DIFFERS]
+        found += [Severity.FAILS] if self.failure is not None else []
+        return max(found, key=lambda severity: severity.rank, default=Severity.WRONG)
 
     @property
     def kind(self) -> str:

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from torchparity import torchapi
-from torchparity.compare.leaves import Leaf, children_of, parts_of, walk
+from torchparity.compare.leaves import Leaf, children_of, class_of, parts_of, walk
 from torchparity.compare.statistics import identical
 from torchparity.run.state import CallInputs, ModelState
 
@@ -53,7 +53,7 @@ def remember(places: dict[int, tuple[str, int]], path: str, tensor: torch.Tensor
 def structure_of(value: Any, depth: int = 0) -> str:
     """Return the types, keys and lengths of a result, without its values."""
     if isinstance(value, torch.Tensor):
-        return "tensor"
+        return class_of(value)
     children = None if isinstance(value, (*SCALARS, np.ndarray, np.generic)) or depth > 8 else children_of(value, "")
     if children is None:
         return type(value).__name__

@@ -40,7 +40,7 @@ class Watch(torchapi.TorchDispatchMode):
         if isinstance(func, torchapi.HigherOrderOperator):
             return self._inside(func, args, keywords)
         if any(kind not in PLAIN_TYPES for kind in types):
-            if any(torchapi.is_wrapper(kind) for kind in types):
+            if any(torchapi.takes_apart(kind) for kind in types):
                 return NotImplemented  # The wrapper takes it apart, and this mode sees the parts.
             return func(*args, **keywords)
         if torchapi.is_collective(func):

@@ -51,6 +51,17 @@ DECIDES = frozenset(
 KINKED = frozenset("threshold_backward leaky_relu_backward hardtanh_backward".split())
 # Random operators whose outcome depends on a float value: replayed, not drawn again.
 REPLAYED = frozenset("bernoulli multinomial poisson binomial _standard_gamma _sample_dirichlet".split())
+# Operators whose integers are indices, and whether the first of equal values is what they must choose.
+CHOOSES = {
+    **dict.fromkeys("argmax argmin max min".split(), True),
+    **dict.fromkeys("topk sort argsort kthvalue median nanmedian mode cummax cummin".split(), False),
+    **dict.fromkeys("searchsorted bucketize nonzero multinomial randperm _unique2 unique_consecutive".split(), False),
+    **dict.fromkeys("max_pool2d_with_indices max_pool3d_with_indices adaptive_max_pool2d".split(), False),
+}
+# Operators that hand integers on as they are.
+HANDS_ON = frozenset("_to_copy clone detach alias lift_fresh contiguous".split())
+# Operators whose result is whatever was in memory.
+UNINITIALISED = frozenset("empty empty_like empty_strided new_empty new_empty_strided empty_permuted".split())
 # Operators that write to arguments which their schema does not own up to (running statistics, FSDP2's buffer).
 SILENT_WRITES = {
     "native_batch_norm": (3, 4),
@@ -131,6 +142,30 @@ def terms(traits: Traits, inputs: list[torch.Tensor], output: torch.Tensor) -> f
     if traits.by_channel and output.dim() > 1:
         return output.numel() / output.shape[1]
     return float(max(max(tensor.shape, default=1) for tensor in inputs))
+
+
+def poison(outputs: Any, *, finite: bool = False) -> int:
+    """Fill tensors that nobody has written to yet with what nobody would write; return how many there are.
+
+    Who reads them shows: in one run NaN and a large integer comes out, in another (`finite`) other numbers.
+    """
+    tensors = [leaf for leaf in torchapi.tree_leaves(outputs) if isinstance(leaf, torch.Tensor) and leaf.numel()]
+    tensors = [tensor for tensor in tensors if torchapi.in_memory(tensor)]
+    for tensor in tensors:
+        if tensor.is_floating_point() or tensor.is_complex():
+            tensor.fill_(1.0 if finite else float("nan"))
+        elif tensor.dtype != torch.bool:
+            tensor.fill_(torch.iinfo(tensor.dtype).max // (5 if finite else 3))
+    return len(tensors)
+
+
+def poisoned(values: torch.Tensor) -> torch.Tensor:
+    """Tell where a result shows what unwritten memory was filled with."""
+    if values.is_floating_point() or values.is_complex():
+        return values.isnan()
+    if values.dtype == torch.bool:
+        return torch.zeros_like(values)
+    return values == torch.iinfo(values.dtype).max // 3
 
 
 def float_tensors(tree: Any) -> list[torch.Tensor]:

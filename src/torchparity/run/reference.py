@@ -16,8 +16,9 @@ from typing import Any
 import torch
 
 from torchparity import torchapi
+from torchparity.compare.integers import Origin
 from torchparity.run.mode import Watch, fresh_outputs, written_tensors
-from torchparity.run.operators import Traits, float_tensors
+from torchparity.run.operators import CHOOSES, HANDS_ON, UNINITIALISED, Traits, float_tensors, poison
 
 PROMOTED = {
     torch.float16: torch.float64,
@@ -172,11 +173,19 @@ class Reference(Watch):
         self.unpromoted: Counter[str] = Counter()
         self.draws: list[torch.Tensor] = []
         self.random_operations: Counter[str] = Counter()
+        self.operations = 0
+        self.poisoned = 0
         self._random: dict[int, Any] = {}
+        self._indices: dict[int, tuple[Any, tuple[int, ...], Origin]] = {}
         self._collected: dict[int, Any] = {}
 
     def operate(self, func: Callable[..., Any], traits: Traits, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run one operation on the real tensors, then on their shadows."""
+        self.operations += not (traits.view or torchapi.in_backward())
+        if traits.name in UNINITIALISED:
+            outputs = func(*args, **kwargs)
+            self.poisoned += poison(outputs)
+            return outputs
         if traits.view or (traits.name == "copy_" and self._repeats_collective(*args[:2])):
             return func(*args, **kwargs)
         if traits.opaque and not self.plain:
@@ -194,6 +203,7 @@ class Reference(Watch):
                 self.shadows.forget(tensor)  # What the other rank sends is taken for exact.
         fresh = fresh_outputs(outputs, args, kwargs)
         self._follow_random(traits, args, kwargs, [*written, *fresh])
+        self._follow_indices(func, traits, args, kwargs, [*written, *fresh])
         if traits.replayed:
             self.draws += [leaf.clone() for leaf in torchapi.tree_leaves(outputs)]
         fresh_floats = [tensor for tensor in fresh if tensor.dtype in PROMOTED]
@@ -307,6 +317,55 @@ class Reference(Watch):
             if key is not None:
                 self._random[key] = torchapi.StorageWeakRef(tensor.untyped_storage())
 
+    def _follow_indices(
+        self,
+        func: Any,
+        traits: Traits,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        results: list[torch.Tensor],
+    ) -> None:
+        """Mark integers that are indices, and note what they choose among."""
+        integers = [tensor for tensor in results if tensor.dtype in (torch.int64, torch.int32)]
+        if not integers:
+            return
+        name = traits.name.removesuffix("_")
+        if name in CHOOSES and args and isinstance(args[0], torch.Tensor):
+            found: Origin | None = self._choice(func, name, args, kwargs)
+        else:
+            known = [self.origin(leaf) for leaf in torchapi.tree_leaves((args, kwargs)) if is_integer(leaf)]
+            found = next((origin for origin in known if origin is not None), None)
+            found = found if found is None or name in HANDS_ON else Origin()
+        if found is None:
+            return
+        for tensor in integers:
+            key = torchapi.storage_key(tensor)
+            if key is not None:
+                entry = (torchapi.StorageWeakRef(tensor.untyped_storage()), tuple(tensor.shape), found)
+                self._indices[key] = entry
+
+    def _choice(self, func: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Origin:
+        values = args[0]
+        if not values.is_floating_point() or not torchapi.in_memory(values) or name in ("nonzero", "multinomial"):
+            return Origin()
+        axis = torchapi.given_argument(func, "dim", args, kwargs)
+        if axis is None and values.dim() > 1:
+            values, axis = values.flatten(), 0
+        error = 0.0
+        if self.shadows.has(args[0]):
+            apart = (self.shadows.read(args[0]) - args[0]).abs()
+            error = float(torch.nan_to_num(apart, nan=0.0, posinf=0.0).max()) if apart.numel() else 0.0
+        axis = int(axis or 0) % max(1, values.dim())
+        return Origin(values=values.detach(), axis=axis, error=error, first=CHOOSES[name])
+
+    def origin(self, tensor: torch.Tensor) -> Origin | None:
+        """Return where integers come from, if they are indices."""
+        key = torchapi.storage_key(tensor)
+        entry = self._indices.get(key) if key is not None else None
+        if entry is None or entry[0].expired():
+            return None
+        return entry[2] if entry[1] == tuple(tensor.shape) else Origin()
+
     def is_random(self, tensor: torch.Tensor) -> bool:
         """Tell whether a tensor's value depends on a random number."""
         key = torchapi.storage_key(tensor)
@@ -316,6 +375,11 @@ class Reference(Watch):
     def value(self, tensor: torch.Tensor) -> torch.Tensor | None:
         """Return the float64 value of a result, or None where it has none (integers, float64 itself)."""
         return self.shadows.read(tensor) if tensor.dtype in PROMOTED else None
+
+
+def is_integer(leaf: Any) -> bool:
+    """Tell whether a leaf is a tensor of integers."""
+    return isinstance(leaf, torch.Tensor) and leaf.dtype in (torch.int64, torch.int32)
 
 
 def _dropout(promoted: tuple[Any, ...], outputs: Any) -> torch.Tensor:

@@ -140,6 +140,12 @@ def is_out_of_memory(error: BaseException) -> bool:
     return any(words in text for words in ("can't allocate memory", "out of memory", "not enough memory"))
 
 
+def is_device_error(error: BaseException) -> bool:
+    """Tell whether an exception comes from an accelerator that has failed, and not from the call that raised it."""
+    kind = getattr(torch, "AcceleratorError", None)
+    return kind is not None and isinstance(error, kind)
+
+
 def aot_backend(*, forward: Callable[..., Any], backward: Callable[..., Any]) -> Callable[[Any, list[Any]], Any]:
     """Return a backend that hands forward and backward ATen graphs to two compilers, split as aot_eager splits them."""
     build = lookup("torch._dynamo.backends.common.aot_autograd")

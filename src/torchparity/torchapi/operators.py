@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from torchparity.torchapi.door import lookup
 from torchparity.torchapi.tensors import tree_leaves
@@ -153,6 +154,37 @@ def higher_order_kernel(operator: HigherOrderOperator) -> Callable[..., Any] | N
     key = lookup("torch._C.DispatchKey").CompositeExplicitAutograd
     kernel: Callable[..., Any] | None = operator.py_kernels.get(key)
     return kernel
+
+
+def in_backward() -> bool:
+    """Tell whether autograd is calling, on its way back."""
+    return lookup("torch._C._current_autograd_node")() is not None
+
+
+class _Counting(TorchDispatchMode):
+    """Counts the operations that compute something."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.count = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
+        self.count += not getattr(func, "is_view", False)
+        return func(*args, **(kwargs or {}))
+
+
+def operations_of(graph_module: torch.fx.GraphModule, inputs: list[Any]) -> int:
+    """Return how many operations a graph runs in eager; of one that does not run on shapes alone, how many it has."""
+    fake_mode = lookup("torch._subclasses.FakeTensorMode")(allow_non_fake_inputs=True)
+    counting = _Counting()
+    try:
+        with no_dispatch_modes(), fake_mode:
+            held = [fake_mode.from_tensor(entry) if isinstance(entry, torch.Tensor) else entry for entry in inputs]
+            with counting:
+                graph_module(*held)
+    except Exception:  # noqa: BLE001 - it is a number to show, and the nodes tell nearly the same
+        return sum(node.op in ("call_function", "call_method", "call_module") for node in graph_module.graph.nodes)
+    return counting.count
 
 
 def is_collective(operator: OpOverload) -> bool:

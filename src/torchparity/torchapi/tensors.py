@@ -79,6 +79,12 @@ def is_wrapper(tensor_type: type) -> bool:
     return hasattr(tensor_type, "__tensor_flatten__")
 
 
+def takes_apart(tensor_type: type) -> bool:
+    """Tell whether a tensor class takes operations apart itself, whether or not it says what it is made of."""
+    own = getattr(tensor_type, "__torch_dispatch__", None)
+    return is_wrapper(tensor_type) or own is not torch.Tensor.__torch_dispatch__
+
+
 def pytree_children(value: Any) -> list[Any] | None:
     """Return the children of a value whose class is registered as a pytree node, else None."""
     registry = lookup("torch.utils._pytree.SUPPORTED_NODES")
