@@ -23,6 +23,7 @@ RUN_OPTIONS = (
     "seed",
 )  # fmt: skip
 JUDGE_OPTIONS = ("tolerance", "ignore", "reference", "noise_runs", "candidate_runs", "allow_eager")
+OF_COMPILERS = ("candidate_runs", "allow_eager")
 EVERY = (*COMPILER_OPTIONS, *RUN_OPTIONS, *JUDGE_OPTIONS)
 PROJECTION, MEAN = "projection", "mean"
 MODES = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
@@ -126,11 +127,11 @@ REFUSALS: Mapping[str, tuple[Refusal, ...]] = {
     ),
     "passes": (
         Refusal(options=("backend",), why="the passes are inductor's", hint="leave out --backend (backend=)"),
-        Refusal(options=("candidate_runs",), why="a pass is no compiler that may be flaky", hint="leave it out"),
+        Refusal(options=OF_COMPILERS, why="a pass is no compiler that may be flaky", hint="leave it out"),
     ),
     "passes of one's own": (
         Refusal(options=COMPILER_OPTIONS, why="passes of one's own compile nothing", hint="leave it out"),
-        Refusal(options=("candidate_runs",), why="a pass is no compiler that may be flaky", hint="leave it out"),
+        Refusal(options=OF_COMPILERS, why="a pass is no compiler that may be flaky", hint="leave it out"),
     ),
     "guard": (
         Refusal(
@@ -138,6 +139,7 @@ REFUSALS: Mapping[str, tuple[Refusal, ...]] = {
             why="a guard hears that from torch.compile",
             hint="say it to torch.compile(model, backend=torchparity.guard(...), ...)",
         ),
+        Refusal(options=("allow_eager",), why="a guard sees compiled graphs only", hint="leave it out"),
         Refusal(options=RUN_OPTIONS, why="a guard sees graphs as the program runs them", hint="leave it out"),
     ),
     "a bundle": (

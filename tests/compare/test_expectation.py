@@ -29,7 +29,7 @@ def report(expected, actual, reference=None, samples=()):
     """Judge one leaf against another; plain values are made into output leaves."""
     left = expected if isinstance(expected, Leaf) else leaf(expected)
     right = actual if isinstance(actual, Leaf) else leaf(actual)
-    expectation = Expectation(left, reference)
+    expectation = Expectation(left, {"": reference} if reference is not None else None)
     for sample in samples:
         expectation.add(leaf(sample))
     return expectation.judge(right, TOLERANCE)

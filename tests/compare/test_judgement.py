@@ -5,6 +5,7 @@ import math
 import pytest
 import torch
 
+from torchparity.compare.integers import ExactBaseline
 from torchparity.compare.judgement import (
     THRESHOLD,
     Suspicion,
@@ -14,7 +15,7 @@ from torchparity.compare.judgement import (
     unravel,
     value_at,
 )
-from torchparity.compare.statistics import ExactBaseline, FloatBaseline
+from torchparity.compare.statistics import FloatBaseline
 
 DTYPES = [torch.float32, torch.float16, torch.bfloat16, torch.float64]
 TOLERANCE = Tolerance()

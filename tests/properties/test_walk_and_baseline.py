@@ -10,9 +10,10 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from torchparity.compare import statistics
+from torchparity.compare.integers import ExactBaseline
 from torchparity.compare.judgement import THRESHOLD, Suspicion, Tolerance, judge_exact, judge_float, unravel
 from torchparity.compare.leaves import walk
-from torchparity.compare.statistics import ExactBaseline, FloatBaseline, Shape2d, as_real, matrix
+from torchparity.compare.statistics import FloatBaseline, Shape2d, as_real, matrix
 
 quickly = settings(max_examples=60, deadline=None, derandomize=True)
 Pair = namedtuple("Pair", ["left", "right"])

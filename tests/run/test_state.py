@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from torchparity.run.state import CallInputs, ModelState, RandomState, Snapshot, refill
+from torchparity.run.python_state import refill
+from torchparity.run.state import CallInputs, ModelState, RandomState, Snapshot
 
 
 @dataclass
@@ -411,7 +412,7 @@ def test_gradient_flags_of_inputs():
     calls = inputs_of(wanted, unwanted, tokens, wanted * 2)
     args, _ = calls.fresh()
     assert [value.requires_grad for value in args] == [True, False, False, True]
-    assert all(value.is_leaf for value in args)
+    assert [value.is_leaf for value in args] == [True, True, True, False]  # As the caller gives them.
     args, _ = calls.fresh(requires_grad=True)
     assert [value.requires_grad for value in args] == [True, True, False, True]
     assert not unwanted.requires_grad

@@ -79,7 +79,7 @@ def test_the_leaves_of_a_forward_run():
         "buffer.seen",
     ]
     assert leaves["buffer.seen"].value == 1
-    assert not leaves["output.logits"].requires_grad
+    assert leaves["output.logits"].requires_grad  # As most callers run it: with gradients enabled.
     assert {leaf.role for leaf in leaves.values()} == {"structure", "output", "parameter", "buffer", "input"}
 
 

@@ -30,6 +30,8 @@ SAMPLES: dict[str, tuple[Any, dict[str, Any]]] = {
     "fresh_cache": (True, {}),
     "train": (True, {}),
     "backward": (True, {}),
+    "no_grad": (True, {}),
+    "inference_mode": (True, {}),
     "steps": (2, {"train": True}),
     "optimizer": ("sgd", {"train": True}),
     "autocast": ("bfloat16", {}),
@@ -41,10 +43,22 @@ SAMPLES: dict[str, tuple[Any, dict[str, Any]]] = {
     "reference": (False, {}),
     "noise_runs": (3, {}),
     "candidate_runs": (3, {}),
+    "allow_eager": (True, {}),
 }
 COMPILER = {"backend", "mode", "dynamic", "fullgraph", "options", "config", "fresh_cache"}
-RUN = {"train", "backward", "steps", "optimizer", "autocast", "loss", "input_gradients", "seed"}
-JUDGED = {"tolerance", "ignore", "reference", "noise_runs", "candidate_runs"}
+RUN = {
+    "train",
+    "backward",
+    "no_grad",
+    "inference_mode",
+    "steps",
+    "optimizer",
+    "autocast",
+    "loss",
+    "input_gradients",
+    "seed",
+}
+JUDGED = {"tolerance", "ignore", "reference", "noise_runs", "candidate_runs", "allow_eager"}
 # What each verb refuses; everything else is taken.
 REFUSED: dict[str, set[str]] = {
     "check": set(),
@@ -56,9 +70,9 @@ REFUSED: dict[str, set[str]] = {
     "minify": set(),
     "diagnose": set(),
     "explain": JUDGED,
-    "check_passes": {"backend", "candidate_runs"},
-    "check_passes of one's own": COMPILER | {"candidate_runs"},
-    "guard": (COMPILER - {"backend", "config"}) | RUN,
+    "check_passes": {"backend", "candidate_runs", "allow_eager"},
+    "check_passes of one's own": COMPILER | {"candidate_runs", "allow_eager"},
+    "guard": (COMPILER - {"backend", "config"}) | RUN | {"allow_eager"},
 }
 PAIRS = [(verb, option) for verb in REFUSED for option in EVERY]
 
@@ -149,9 +163,12 @@ def test_check_runs_as_it_is_asked(option):
         assert shown == {key: repr(entry) for key, entry in value.items()}
     else:
         assert shown in (value, list(value) if isinstance(value, tuple) else value, str(value).upper())
-    if option in ("noise_runs", "candidate_runs"):
-        word = "noise" if option == "noise_runs" else "aot_eager"
-        assert sum(run.name.startswith(word) for run in verdict.runs) == value
+    if option == "candidate_runs":
+        assert sum(run.name.startswith("aot_eager") for run in verdict.runs) == value
+    if option == "noise_runs":  # At most so many; all of them where something is close.
+        assert sum(run.name.startswith("noise") for run in verdict.runs) < value
+        verdict = torchparity.check(made, args, backend=plant("negated"), noise_runs=value)
+        assert sum(run.name.startswith("noise") for run in verdict.runs) == value
 
 
 @pytest.mark.parametrize("option", EVERY)
@@ -203,6 +220,8 @@ WORDS = {
     "fresh_cache": ["--fresh-cache"],
     "train": ["--train"],
     "backward": ["--backward"],
+    "no_grad": ["--no-grad"],
+    "inference_mode": ["--inference-mode"],
     "steps": ["--steps", "2", "--train"],
     "optimizer": ["--optimizer", "sgd", "--train"],
     "autocast": ["--autocast", "bfloat16"],
@@ -214,6 +233,7 @@ WORDS = {
     "reference": ["--no-reference"],
     "noise_runs": ["--noise-runs", "3"],
     "candidate_runs": ["--runs", "3"],
+    "allow_eager": ["--allow-eager"],
 }
 COMMANDS = {
     "check": "check",

@@ -22,7 +22,7 @@ class Coverage:
     @contextlib.contextmanager
     def listening(self) -> Iterator[None]:
         """Listen."""
-        with torchapi.dynamo.heard_compilations(self._hear):
+        with torchapi.heard_compilations(self._hear):
             yield
 
     def begin(self) -> None:

@@ -50,7 +50,7 @@ FLAKY_RUNS = 5
 AMPLITUDE = 4.0
 # Two runs of noise tell how large it is within a factor of two or so. A leaf that scores less than this share of the
 # threshold would have to be a factor of four off to be wrong: it needs no finer estimate (docs/design/sequential.md).
-CLEAR = 0.25
+FAR_BELOW = 0.25
 
 
 @dataclass
@@ -185,6 +185,8 @@ class Oracle:
             self.ground.own(leaf.path, lambda: judge(leaf))
 
         def judge(leaf: Leaf) -> None:
+            if leaf.path in self.ground.fickle:
+                return
             expectation = self.ground.expectations.get(leaf.path)
             expected = {} if expectation is None else {leaf.path: expectation}
             if expectation is not None and not expectation.deterministic:
@@ -192,7 +194,7 @@ class Oracle:
                 return
             judged = compare_all(expected, {leaf.path: leaf}, self.tolerance)
             reports.update(judged.reports)
-            if judged.differing or _rank(judged.reports[leaf.path]) > CLEAR * self.tolerance.threshold:
+            if judged.differing or _rank(judged.reports[leaf.path]) > FAR_BELOW * self.tolerance.threshold:
                 suspects[leaf.path] = kept(leaf)
 
         ending = self.ground.runner.run(candidate, consume)
@@ -200,7 +202,7 @@ class Oracle:
         if ending.out_of_memory:
             self.ground.notes.append(reasons.out_of_memory(name))
         if ending.failure is None:
-            seen = {*reports, *self.ground.unjudged}
+            seen = {*reports, *self.ground.unjudged, *self.ground.fickle}
             missing = {path: expectation for path, expectation in self.ground.expectations.items() if path not in seen}
             reports.update(compare_all(missing, {}, self.tolerance).reports if missing else {})
         ordered = {path: reports[path] for path in self.ground.expectations if path in reports}
@@ -261,7 +263,7 @@ class Oracle:
         reports = dict(candidate.comparison.reports)
         for path, why in self.ground.unjudged.items():
             held = self.ground.expectations.get(path)
-            reports[path] = not_judged(path, held.leaf if held is not None else None)
+            reports[path] = report_of_none(path, held.leaf if held is not None else None)
             self.ground.notes.append(reasons.not_judged(path, why))
         unknown = [path for path, report in reports.items() if report.status is Status.UNKNOWN]
         if unknown:
@@ -275,9 +277,9 @@ class Oracle:
             return self._verdict(Status.UNKNOWN, [tell(paths) for tell, paths in groups if paths], reports)
         if self._nothing_compiled and not self.settings.allow_eager:
             return self._verdict(Status.UNKNOWN, [reasons.nothing_compiled()], reports)
-        flushed = [path for path, report in reports.items() if report.note == FLUSHED]
-        if flushed:
-            self.ground.notes.append(reasons.flushed(flushed))
+        zeroed = [path for path, report in reports.items() if report.note == FLUSHED]
+        if zeroed:
+            self.ground.notes.append(reasons.flushed(zeroed))
         better = sum(report.nearer_than_eager for report in reports.values())
         if better:
             self.ground.notes.append(reasons.nearer(better))
@@ -362,7 +364,7 @@ def drew_alike(left: RandomState | None, right: RandomState | None) -> bool:
     return left is None or right is None or left.same_torch_numbers(right)
 
 
-def not_judged(path: str, leaf: Leaf | None) -> LeafReport:
+def report_of_none(path: str, leaf: Leaf | None) -> LeafReport:
     """Return the report of a leaf that our own judgement failed at."""
     role = leaf.role if leaf is not None else "output"
     return LeafReport(path=path, role=role, status=Status.UNKNOWN, dtype="", shape=(), note=NOT_JUDGED)

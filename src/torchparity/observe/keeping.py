@@ -92,7 +92,7 @@ class Keeper:
     @contextlib.contextmanager
     def active(self) -> Iterator[None]:
         """Listen."""
-        with torchapi.dynamo.heard_compilations(self._hear):
+        with torchapi.heard_compilations(self._hear):
             yield
 
     def _hear(self, graph_module: GraphModule, inputs: list[Any], compile_graph: Callable[[], Any]) -> Any:

@@ -11,11 +11,10 @@ import torch
 from torchparity import torchapi
 from torchparity.compare.leaves import Leaf, children_of, class_of, parts_of, walk
 from torchparity.compare.statistics import identical
+from torchparity.run.python_state import SCALARS
 from torchparity.run.state import CallInputs, ModelState
 
 Named = list[tuple[str, torch.Tensor]]
-# Values that an attribute or an entry of an argument may hold and that can be compared by equality.
-SCALARS = (bool, int, float, complex, str, type(None))
 
 
 def input_tensors(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Named:

@@ -19,7 +19,7 @@ import torch
 
 from torchparity import torchapi
 from torchparity.run.mode import Watch, fresh_outputs, written_tensors
-from torchparity.run.operators import UNINITIALISED, Traits, float_tensors, poison, terms
+from torchparity.run.operators import ALLOCATES, Traits, float_tensors, poison, terms
 
 BANK_SIZE = 1 << 20
 # Perturbed at a time: little enough to stay in a core's cache over the passes that it takes.
@@ -89,7 +89,7 @@ class Noise(Watch):
     def operate(self, func: Callable[..., Any], traits: Traits, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run one operation and move what it rounded."""
         outputs = func(*args, **kwargs)
-        if traits.name in UNINITIALISED:
+        if traits.name in ALLOCATES:
             poison(outputs, finite=True)
             return outputs
         self.saw_random |= traits.random

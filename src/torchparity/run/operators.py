@@ -61,7 +61,7 @@ CHOOSES = {
 # Operators that hand integers on as they are.
 HANDS_ON = frozenset("_to_copy clone detach alias lift_fresh contiguous".split())
 # Operators whose result is whatever was in memory.
-UNINITIALISED = frozenset("empty empty_like empty_strided new_empty new_empty_strided empty_permuted".split())
+ALLOCATES = frozenset("empty empty_like empty_strided new_empty new_empty_strided empty_permuted".split())
 # Operators that write to arguments which their schema does not own up to (running statistics, FSDP2's buffer).
 SILENT_WRITES = {
     "native_batch_norm": (3, 4),

@@ -18,7 +18,7 @@ import torch
 from torchparity import torchapi
 from torchparity.compare.integers import Origin
 from torchparity.run.mode import Watch, fresh_outputs, written_tensors
-from torchparity.run.operators import CHOOSES, HANDS_ON, UNINITIALISED, Traits, float_tensors, poison
+from torchparity.run.operators import ALLOCATES, CHOOSES, HANDS_ON, Traits, float_tensors, poison
 
 PROMOTED = {
     torch.float16: torch.float64,
@@ -182,7 +182,7 @@ class Reference(Watch):
     def operate(self, func: Callable[..., Any], traits: Traits, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run one operation on the real tensors, then on their shadows."""
         self.operations += not (traits.view or torchapi.in_backward())
-        if traits.name in UNINITIALISED:
+        if traits.name in ALLOCATES:
             outputs = func(*args, **kwargs)
             self.poisoned += poison(outputs)
             return outputs

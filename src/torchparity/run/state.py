@@ -1,15 +1,13 @@
 """All state that a run can read or write, saved once and put back before every run.
 
-Tensors are saved storage by storage, so that tied weights and views stay tied. Python attributes
-of modules (counters, caches, lists) are put back in place: the containers keep their identity,
-because Dynamo guards on it and a check must not cause recompilations of its own.
+Tensors are saved storage by storage, so that tied weights and views stay tied. What Python holds besides is the
+business of `python_state`.
 """
 
 from __future__ import annotations
 
 import copy
 import random
-from collections import deque
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -18,9 +16,8 @@ import torch
 
 from torchparity import torchapi
 from torchparity.compare.leaves import walk
-from torchparity.run.subject import is_plain_object, loose_tensors, owned_modules, reachable_containers
-
-Container = dict[Any, Any] | list[Any] | set[Any] | deque[Any]
+from torchparity.run.python_state import PythonState
+from torchparity.run.subject import loose_tensors, owned_modules
 
 
 class RandomState:
@@ -119,49 +116,14 @@ class ModelState:
         self.leaves: set[int] = set()
         self.tensors: list[tuple[torch.Tensor, torch.Tensor, bool]] = []
         self.gradients: list[tuple[torch.Tensor, torch.Tensor | None]] = []
-        self.containers: list[tuple[Container, Container]] = []
-        self.generators: list[tuple[torch.Generator, torch.Tensor]] = []
-        self.arrays: list[tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]] = []
         self.training = [(module, module.training) for root in self.modules.values() for module in root.modules()]
-        self._saved_attributes: dict[int, dict[str, Any]] = {}
         seen: set[int] = set()
-        for root_name, root in self.modules.items():
-            for name, module in root.named_modules():
-                self._save_container(vars(module), seen, 0)
-                prefix = ".".join(part for part in (root_name, name) if part)
-                self._saved_attributes[id(module)] = {
-                    path: leaf
-                    for key, value in vars(module).items()
-                    if not key.startswith("_")
-                    for path, leaf in walk(value, f"{prefix}.{key}" if prefix else key)
-                    if isinstance(leaf, bool | int | float | str)
-                }
-        for container in reachable_containers(model):
-            self._save_container(container, seen, 0)
+        for root in self.modules.values():
+            for tensor in [*root.parameters(), *root.buffers()]:
+                self._save_tensor(tensor, seen)
+        self.python = PythonState(model, self.modules, lambda tensor: self._save_tensor(tensor, seen))
         for tensor in self.loose.values():
             self._save_tensor(tensor, seen)
-        if is_plain_object(model):
-            self._save_container(model.__dict__, seen, 0)
-
-    def _save_container(self, container: Container, seen: set[int], depth: int) -> None:
-        if id(container) in seen or depth > 8:
-            return
-        seen.add(id(container))
-        self.containers.append((container, copy.copy(container)))
-        items = container.values() if isinstance(container, dict) else container
-        for item in items:
-            if isinstance(item, torch.Tensor):
-                self._save_tensor(item, seen)
-            elif isinstance(item, torch.Generator):
-                self.generators.append((item, item.get_state()))
-            elif isinstance(item, dict | list | set | deque):
-                self._save_container(item, seen, depth + 1)
-            elif isinstance(item, tuple):
-                self._save_container(list(item), seen, depth + 1)
-            elif isinstance(item, np.ndarray):
-                self.arrays.append((item, item.copy()))
-            elif is_plain_object(item):
-                self._save_container(item.__dict__, seen, depth + 1)
 
     def _save_tensor(self, tensor: torch.Tensor, seen: set[int]) -> None:
         if id(tensor) in seen:
@@ -176,8 +138,7 @@ class ModelState:
     def restore(self) -> None:
         """Put everything back, gradients cleared: the ground every run starts from."""
         self.shard_again()
-        for container, saved in self.containers:
-            refill(container, saved)
+        self.python.restore()
         for tensor, data, requires_grad in self.tensors:
             if not tensor.is_leaf and id(tensor) in self.leaves:
                 tensor.detach_()  # The run wrote something with a gradient to it, in place.
@@ -186,10 +147,6 @@ class ModelState:
             if tensor.is_leaf and tensor.requires_grad != requires_grad:
                 tensor.requires_grad_(requires_grad)
         self.snapshot.restore()
-        for generator, state in self.generators:
-            generator.set_state(state)
-        for array, saved_array in self.arrays:
-            np.copyto(array, saved_array)
         for tensor, _ in self.gradients:
             tensor.grad = None
 
@@ -228,22 +185,16 @@ class ModelState:
                 yield name, "tensor", tensor
 
     def attributes(self) -> Iterator[tuple[str, Any, Any]]:
-        """Yield (path, value, saved tensor or None) for public attributes of modules that are tensors, or that changed.
+        """Yield (path, value, saved tensor or None) for tensors in Python's state, and for what else a run has changed.
 
         A cache, a counter, a list of results: what a run writes there is part of what it computes.
         """
-        for root, module in self.modules.items():
-            for name, child in module.named_modules():
-                prefix = ".".join(part for part in (root, name) if part)
-                saved = self._saved_attributes.get(id(child), {})
-                for key, value in vars(child).items():
-                    if key.startswith("_") or key == "training":
-                        continue
-                    for path, leaf in walk(value, f"{prefix}.{key}" if prefix else key):
-                        if isinstance(leaf, torch.Tensor) and not any(leaf is held for held in child.parameters()):
-                            yield path, leaf, self.snapshot.original(leaf)
-                        elif isinstance(leaf, bool | int | float | str) and saved.get(path, self) != leaf:
-                            yield path, leaf, None
+        held = {id(tensor) for _, _, tensor in self.named()}
+        for path, value in self.python.changes():
+            if not isinstance(value, torch.Tensor):
+                yield path, value, None
+            elif id(value) not in held:
+                yield path, value, self.snapshot.original(value)
 
     def parameters(self) -> list[torch.Tensor]:
         """Return what an optimizer would be given."""
@@ -266,24 +217,6 @@ def _same_place(tensor: torch.Tensor, data: torch.Tensor) -> bool:
         and tensor.stride() == data.stride()
         and tensor.storage_offset() == data.storage_offset()
     )
-
-
-def refill(container: Container, saved: Container) -> None:
-    """Make a container hold what a copy of it holds, leaving it alone where it already does."""
-    if isinstance(container, dict) and isinstance(saved, dict):
-        if [id(key) for key in container] != [id(key) for key in saved]:
-            container.clear()
-        for key, value in saved.items():
-            if key not in container or container[key] is not value:
-                container[key] = value
-    elif isinstance(container, list | deque) and isinstance(saved, list | deque):
-        if len(container) == len(saved) and all(left is right for left, right in zip(container, saved, strict=True)):
-            return
-        container.clear()
-        container.extend(saved)
-    elif isinstance(container, set) and isinstance(saved, set) and container != saved:
-        container.clear()
-        container.update(saved)
 
 
 class CallInputs:

@@ -109,7 +109,7 @@ def _reachable(value: Any, name: str, seen: set[int]) -> Iterator[tuple[str, Any
         yield from _reachable(value.__func__, name, seen)
     elif isinstance(value, types.FunctionType):
         if value.__module__ is None or value.__module__.split(".")[0] != "torch":
-            for child_name, child in _variables(value):
+            for child_name, child, _ in variables_of(value):
                 yield from _reachable(child, child_name, seen)
     elif isinstance(value, list | tuple | dict | set) or is_plain_object(value):
         for path, child in walk(attributes_of(value) if is_plain_object(value) else value, name):
@@ -117,19 +117,19 @@ def _reachable(value: Any, name: str, seen: set[int]) -> Iterator[tuple[str, Any
                 yield from _reachable(child, path.removeprefix("."), seen)
 
 
-def reachable_containers(model: Any) -> list[Any]:
-    """Return the lists, mappings, sets and attribute dictionaries that a plain function names and may change."""
+def functions_of(model: Any, modules: Mapping[str, torch.nn.Module]) -> list[types.FunctionType]:
+    """Return the functions that a model is: itself, or the forward methods of its modules that are not torch's own."""
+    found: dict[int, types.FunctionType] = {}
     if isinstance(model, types.MethodType):
-        return reachable_containers(model.__func__)
-    if not isinstance(model, types.FunctionType):
-        return []
-    found = []
-    for _, value in _variables(model):
-        if isinstance(value, list | dict | set):
-            found.append(value)
-        elif is_plain_object(value):
-            found.append(value.__dict__)
-    return found
+        model = model.__func__
+    if isinstance(model, types.FunctionType):
+        found[id(model)] = model
+    for root in modules.values():
+        for module in root.modules():
+            forward = getattr(type(module), "forward", None)
+            if isinstance(forward, types.FunctionType) and forward.__module__.split(".")[0] != "torch":
+                found[id(forward)] = forward
+    return list(found.values())
 
 
 def is_plain_object(value: Any) -> bool:
@@ -142,16 +142,16 @@ def is_plain_object(value: Any) -> bool:
     return home not in ("torch", "numpy", "builtins", "functools", "types", "collections", "typing", "enum")
 
 
-def _variables(function: types.FunctionType) -> Iterator[tuple[str, Any]]:
-    """Yield the closure variables and the globals that a function, or one written inside it, names."""
+def variables_of(function: types.FunctionType) -> Iterator[tuple[str, Any, dict[str, Any] | types.CellType]]:
+    """Yield the closure variables and the globals that a function, or one written inside it, names; and their home."""
     for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=False):
         try:
-            yield name, cell.cell_contents
+            yield name, cell.cell_contents, cell
         except ValueError:  # The variable is not bound yet.
             continue
-    for name in _global_names(function.__code__):
+    for name in dict.fromkeys(_global_names(function.__code__)):
         if name in function.__globals__:
-            yield name, function.__globals__[name]
+            yield name, function.__globals__[name], function.__globals__
 
 
 def _global_names(code: types.CodeType) -> Iterator[str]:

@@ -70,8 +70,8 @@ def can_be_written(tensor: torch.Tensor) -> bool:
 
 
 def overlaps_itself(tensor: torch.Tensor) -> bool:
-    """Tell whether two elements of a tensor may be one place in memory."""
-    return int(lookup("torch._debug_has_internal_overlap")(tensor)) != 0
+    """Tell whether two elements of a tensor are one place in memory, so that torch refuses to write to it."""
+    return int(lookup("torch._debug_has_internal_overlap")(tensor)) == 1
 
 
 def is_wrapper(tensor_type: type) -> bool:
@@ -82,7 +82,8 @@ def is_wrapper(tensor_type: type) -> bool:
 def takes_apart(tensor_type: type) -> bool:
     """Tell whether a tensor class takes operations apart itself, whether or not it says what it is made of."""
     own = getattr(tensor_type, "__torch_dispatch__", None)
-    return is_wrapper(tensor_type) or own is not torch.Tensor.__torch_dispatch__
+    fake = tensor_type.__module__.startswith("torch._subclasses")
+    return is_wrapper(tensor_type) or (own is not torch.Tensor.__torch_dispatch__ and not fake)
 
 
 def pytree_children(value: Any) -> list[Any] | None:
