@@ -42,6 +42,10 @@ class Candidate(Protocol):
     def fitting(self, plan: Plan) -> Self:
         """Return this, or raise where it cannot do what a plan asks for."""
 
+    @property
+    def draws_its_own(self) -> bool:
+        """Whether it is known to draw random numbers of its own, unless it is told not to."""
+
     def with_eager_random(self) -> Self:
         """Return one that draws eager's random numbers."""
 
@@ -86,6 +90,11 @@ class Compiled:
         """Return this, or raise where an engine is asked to train."""
         self.recipe.fitting(plan)
         return self
+
+    @property
+    def draws_its_own(self) -> bool:
+        """Whether it is inductor, in whatever form."""
+        return self.recipe.backend == "inductor" or self.recipe.engine is not None
 
     def with_eager_random(self) -> Self:
         """Return one that draws eager's random numbers."""
@@ -176,6 +185,7 @@ class Given:
     call: Callable[..., Any]
     name: str = "eager"
     traces: bool = False
+    draws_its_own: bool = False
     ignored: frozenset[Kind] = frozenset()
 
     def fitting(self, plan: Plan) -> Self:

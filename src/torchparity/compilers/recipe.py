@@ -21,7 +21,8 @@ from torchparity.request import COMPILER_OPTIONS, EVERY, MODES, Request, suggest
 from torchparity.run.plan import Plan
 from torchparity.torchapi import deployed
 
-EAGER_RANDOM = {"inductor.fallback_random": True}
+# Inductor's own numbers, and torch's in the place of NumPy's, are both what a compiler draws by default.
+EAGER_RANDOM = {"inductor.fallback_random": True, "dynamo.use_numpy_random_stream": True}
 
 
 @dataclass(frozen=True, kw_only=True)

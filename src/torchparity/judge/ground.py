@@ -106,8 +106,14 @@ class Ground:
     def draws_random_numbers(self) -> bool:
         """Whether the model uses random numbers (or might: no run has told yet)."""
         if self.reference is not None:
-            return bool(self.reference.random_operations)
+            return bool(self.reference.random_operations) or self.decides_by_random
         return self.saw_random or self.noise_counter == 0
+
+    @property
+    def decides_by_random(self) -> bool:
+        """Whether what the model runs may depend on random numbers: it looks at one of torch's, or draws Python's."""
+        drawn = self.random_after is not None and not self.random_after.same_python_numbers(self.runner.random)
+        return drawn or (self.reference is not None and self.reference.random_read)
 
     def depends_on_random(self, path: str) -> bool:
         """Tell whether a leaf comes from random numbers; without a reference to tell which, all leaves may."""

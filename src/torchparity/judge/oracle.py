@@ -94,11 +94,23 @@ class Oracle:
             return self._judge_failing_model(failure)
         if not self.ground.expectations:
             return self._verdict(Status.UNKNOWN, [reasons.nothing_to_compare()], {})
-        if self.ground.draws_random_numbers:
+        if self.ground.draws_random_numbers and self.candidate.draws_its_own:
             self.candidate = self.candidate.with_eager_random()
         with self.coverage.listening():
             candidates = self._run_candidates()
+            if self._drew_others(candidates):
+                self.candidate = self.candidate.with_eager_random()
+                candidates = self._run_candidates()
             return self._decide(candidates)
+
+    def _drew_others(self, candidates: list[CandidateRun]) -> bool:
+        """Tell whether the candidate drew other random numbers than eager, and was not yet told to draw eager's.
+
+        The setting is inductor's, and obeyed by whoever uses its decompositions; others draw eager's without it.
+        """
+        others = any(not drew_alike(entry.random_after, self.ground.random_after) for entry in candidates)
+        again = others and self.ground.draws_random_numbers and not self.candidate.draws_its_own
+        return bool(self.settings.agree("with eager's random numbers?", int(again)))
 
     def _verdict(
         self,
@@ -342,11 +354,12 @@ class Oracle:
         A backend that draws eager's numbers leaves torch's generators where eager leaves them.
         """
         strange = [entry for entry in candidates if not drew_alike(entry.random_after, self.ground.random_after)]
+        decides = self.ground.decides_by_random
         excusable = {
             path
             for entry in strange
             for path in entry.comparison.differing
-            if numeric(entry.comparison.reports[path]) and self.ground.depends_on_random(path)
+            if decides or (numeric(entry.comparison.reports[path]) and self.ground.depends_on_random(path))
         }
         if not self.settings.agree("a control?", int(bool(excusable))):
             return
@@ -360,8 +373,10 @@ class Oracle:
 
 
 def drew_alike(left: RandomState | None, right: RandomState | None) -> bool:
-    """Tell whether two runs left torch's generators at the same place (a run that raised tells nothing)."""
-    return left is None or right is None or left.same_torch_numbers(right)
+    """Tell whether two runs left every generator at the same place (a run that raised tells nothing)."""
+    if left is None or right is None:
+        return True
+    return left.same_torch_numbers(right) and left.same_python_numbers(right)
 
 
 def report_of_none(path: str, leaf: Leaf | None) -> LeafReport:

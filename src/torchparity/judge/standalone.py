@@ -37,6 +37,7 @@ class Scripted:
         self.name = str(asked["backend"])
         self.traces = bool(asked["traces"])
         self.ignored = frozenset(Kind(name) for name in asked["ignored"])
+        self.draws_its_own = True
         self.active = contextlib.nullcontext
 
     def fitting(self, plan: Plan) -> Scripted:

@@ -173,6 +173,8 @@ class Reference(Watch):
         self.unpromoted: Counter[str] = Counter()
         self.draws: list[torch.Tensor] = []
         self.random_operations: Counter[str] = Counter()
+        # Whether the model looks at a random number, and may decide by it what to run.
+        self.random_read = False
         self.operations = 0
         self.poisoned = 0
         self._random: dict[int, Any] = {}
@@ -306,6 +308,7 @@ class Reference(Watch):
         results: list[torch.Tensor],
     ) -> None:
         """Mark results that come from a random number, directly or not."""
+        self.random_read |= traits.name == "_local_scalar_dense" and self.is_random(args[0])
         if traits.random:
             self.random_operations[traits.name] += 1
         elif not self._random or not any(

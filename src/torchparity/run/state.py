@@ -37,6 +37,11 @@ class RandomState:
         if self.cuda:
             torch.cuda.set_rng_state_all(self.cuda)
 
+    def same_python_numbers(self, other: RandomState) -> bool:
+        """Tell whether Python's and NumPy's generators stand at the same place."""
+        numpy = zip(self.numpy, other.numpy, strict=True)
+        return self.python == other.python and all(np.array_equal(left, right) for left, right in numpy)
+
     def same_torch_numbers(self, other: RandomState) -> bool:
         """Tell whether torch's generators stand at the same place: as many numbers have been drawn from each."""
         pairs = [(self.cpu, other.cpu), *zip(self.cuda, other.cuda, strict=True)]

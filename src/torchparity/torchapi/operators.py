@@ -169,7 +169,7 @@ class _Counting(TorchDispatchMode):
         self.count = 0
 
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
-        self.count += not getattr(func, "is_view", False)
+        self.count += not (getattr(func, "is_view", False) or getattr(func, "namespace", "") == "prim")
         return func(*args, **(kwargs or {}))
 
 
