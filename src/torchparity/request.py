@@ -22,7 +22,7 @@ RUN_OPTIONS = (
     "train", "backward", "no_grad", "inference_mode", "steps", "optimizer", "autocast", "loss", "input_gradients",
     "seed",
 )  # fmt: skip
-JUDGE_OPTIONS = ("tolerance", "ignore", "reference", "noise_runs", "candidate_runs", "allow_eager")
+JUDGE_OPTIONS = ("tolerance", "ignore", "reference", "noise_runs", "candidate_runs", "allow_eager", "exact")
 OF_COMPILERS = ("candidate_runs", "allow_eager")
 EVERY = (*COMPILER_OPTIONS, *RUN_OPTIONS, *JUDGE_OPTIONS)
 PROJECTION, MEAN = "projection", "mean"
@@ -57,6 +57,7 @@ class OtherOptions(TypedDict, total=False):
     noise_runs: int
     candidate_runs: int
     allow_eager: bool
+    exact: bool
 
 
 class Options(OtherOptions, total=False):
@@ -92,6 +93,7 @@ class Request:
     noise_runs: int = 6
     candidate_runs: int = 2
     allow_eager: bool = False
+    exact: bool = False
 
     def given(self) -> dict[str, Any]:
         """Return what was asked for: every field that is not as it would be without a word."""
@@ -203,6 +205,8 @@ def check_values(request: Request) -> None:
             f"{request.noise_runs} noise runs and {request.candidate_runs} candidate runs are too few to judge by",
             hint="use at least 2 noise runs and 1 candidate run",
         )
+    if request.exact and not request.reference:
+        raise UsageError("exact data need the float64 reference", hint="leave out --no-reference, or --exact")
     if request.tolerance is not None and not request.tolerance > 0:
         raise UsageError(
             f"a tolerance of {request.tolerance} allows nothing",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import subprocess
 import sys
 import threading
@@ -441,3 +442,128 @@ def test_the_verdict_says_by_how_much_the_whole_has_moved() -> None:
     verdict = check(lambda x: x * 1.7, (torch.randn(100),), backend=changed(lambda result: result * 1.01))
 
     assert verdict.leaves[0].moved == pytest.approx(0.01, rel=1e-3)
+
+
+# --- 7: random numbers that decide what runs --------------------------------------------------------------
+
+
+class LayerDrop(torch.nn.Module):
+    """Leaves out a branch by a random number, and masks by another one."""
+
+    def __init__(self, draw: Callable[[], Any]) -> None:
+        super().__init__()
+        self.first, self.second = torch.nn.Linear(6, 6), torch.nn.Linear(6, 6)
+        self.draw = draw
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.first(x).tanh()
+        return self.second(x) if float(self.draw()) < 0.5 else x * 2
+
+
+def numpy_mask(x: torch.Tensor) -> torch.Tensor:
+    return x * torch.from_numpy(np.random.uniform(size=(4,)) < 0.5)
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+@pytest.mark.parametrize("seed", [0, 1, 2])
+@pytest.mark.parametrize("draw", [lambda: torch.rand([]), lambda: np.random.uniform(), random.random])
+def test_a_branch_on_a_random_number_is_the_same_branch(draw: Callable[[], Any], seed: int, backend: str) -> None:
+    verdict = check(LayerDrop(draw), (torch.randn(3, 6),), backend=backend, train=True, seed=seed, allow_eager=True)
+
+    assert verdict.status is Status.SAME, verdict.reasons
+
+
+def test_numbers_of_numpy_are_drawn_as_eager_draws_them() -> None:
+    assert check(numpy_mask, (torch.randn(4),), backend="eager").status is Status.SAME
+
+
+def test_who_draws_other_numbers_and_branches_on_them_is_not_blamed() -> None:
+    def draws_more(graph: Graph, inputs: list[Any]) -> Callable[..., Any]:
+        def run(*args: Any) -> Any:
+            torch.rand(7)
+            return graph(*args)
+
+        return run
+
+    verdicts = [
+        check(LayerDrop(lambda: torch.rand([])), (torch.randn(3, 6),), backend=draws_more, train=True, seed=seed)
+        for seed in range(4)
+    ]
+
+    assert Status.DIFFERS not in [verdict.status for verdict in verdicts]
+
+
+# --- 8: a rounding that the compiler skips, then a step ----------------------------------------------------
+
+
+def without_rounding(function: Callable[[torch.Tensor], torch.Tensor]) -> Callable[..., Any]:
+    """Return a backend that keeps float32 between operations, as kernels do that are fused."""
+    return changed_by(lambda args: function(args[0].float()).to(args[0].dtype))
+
+
+def changed_by(change: Callable[[Any], Any]) -> Callable[..., Any]:
+    return lambda graph, inputs: lambda *args: (change(args),)
+
+
+STEPS: list[Callable[[torch.Tensor], torch.Tensor]] = [
+    lambda x: torch.floor(torch.cos(x)),
+    lambda x: torch.floor(torch.cos(x * 1.001) * 3).sum(-1),
+    lambda x: (torch.round(torch.sin(x) * 4) + 1) * x,
+    lambda x: torch.where(torch.cos(x) < 1, x * 2, x * 3),
+    lambda x: (torch.sigmoid(x * 9) * 8).trunc() * x,
+]
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("function", STEPS)
+def test_a_step_after_a_rounding_that_is_skipped_is_no_error(function: Any, dtype: torch.dtype) -> None:
+    torch.manual_seed(0)
+    given = torch.randn(64, 64).mul(0.05).to(dtype)
+
+    verdict = check(function, (given,), backend=without_rounding(function))
+
+    assert verdict.status is Status.SAME, verdict.reasons
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("function", STEPS[:3])
+def test_a_step_to_the_wrong_side_is_one(function: Any, dtype: torch.dtype) -> None:
+    torch.manual_seed(0)
+    given = torch.randn(64, 64).mul(0.05).to(dtype)
+
+    verdict = check(function, (given,), backend=changed(lambda result: -result - 1))
+
+    assert verdict.status is Status.DIFFERS, verdict.reasons
+
+
+# --- 11: who draws eager's numbers without being told ------------------------------------------------------
+
+
+class Attention(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner, self.outer = torch.nn.Linear(32, 96), torch.nn.Linear(32, 32)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        heads = [part.view(2, 8, 4, 8).transpose(1, 2) for part in self.inner(x).chunk(3, -1)]
+        mixed = torch.nn.functional.scaled_dot_product_attention(*heads, dropout_p=0.2 if self.training else 0.0)
+        return self.outer(mixed.transpose(1, 2).reshape(2, 8, 32))
+
+
+@pytest.mark.parametrize(("factor", "expected"), [(1.0, Status.SAME), (1.001, Status.DIFFERS)])
+def test_dropout_under_a_backend_of_ones_own_is_judged(factor: float, expected: Status) -> None:
+    from functorch.compile import make_boxed_func
+    from torch._dynamo.backends.common import aot_autograd
+
+    def forward(graph: Graph, inputs: list[Any]) -> Any:
+        def run(*args: Any) -> list[Any]:
+            first, *others = graph(*args)
+            return [first * factor, *others]
+
+        return make_boxed_func(run)
+
+    backend = aot_autograd(fw_compiler=forward, bw_compiler=lambda graph, inputs: make_boxed_func(graph.forward))
+
+    verdict = check(Attention(), (torch.randn(2, 8, 32),), backend=backend, train=True)
+
+    assert verdict.status is expected, verdict.reasons

@@ -9,6 +9,7 @@ import pytest
 from torchparity.records import (
     Blame,
     Diagnosis,
+    Extent,
     Failure,
     Histogram,
     Kind,
@@ -49,6 +50,9 @@ LEAF = LeafReport(
     mismatches=MISMATCHES,
     note="kink",
     histogram=Histogram(first=-3, eager=(1, 2), candidate=(0, 3), exact=(4, 4)),
+    moved=0.25,
+    small=True,
+    exact=True,
 )
 PLAIN = LeafReport(path="x", role="input", status=Status.SAME, dtype="int64", shape=())
 VERDICT = Verdict(
@@ -63,6 +67,8 @@ VERDICT = Verdict(
     failure=Failure(type="E", message="m", stage="run", phase="p", frame="f:1 g", traceback="t"),
     differs_in=(1, 3),
     seconds=1.25,
+    compiled=Extent(inside=3, operations=4, graphs=2),
+    exact=("output[0]",),
 )
 
 

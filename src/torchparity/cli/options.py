@@ -64,6 +64,7 @@ REQUEST = (
     Asking("ignore", list[str] | None, "--ignore", "A kind of difference not to mind: stride, ...", JUDGEMENT),
     Asking("no_reference", bool | None, "--no-reference", "Do without the float64 reference.", JUDGEMENT),
     Asking("noise_runs", int | None, "--noise-runs", "Runs with noise, at most: fewer where it is clear.", JUDGEMENT),
+    Asking("exact", bool | None, "--exact", "Run on exact data too, and allow no difference there.", JUDGEMENT),
     Asking("allow_eager", bool | None, "--allow-eager", "Judge also where nothing was compiled.", JUDGEMENT),
     Asking("runs", int | None, "--runs", "Runs of the compiled model.", JUDGEMENT),
 )

@@ -23,7 +23,7 @@ from torchparity.compare.judgement import (
     value_at,
 )
 from torchparity.compare.leaves import ATOMS, Leaf, class_of, parts_of
-from torchparity.compare.statistics import FloatBaseline
+from torchparity.compare.statistics import FloatBaseline, as_real
 from torchparity.records import (
     FLUSHED,
     IDENTICAL,
@@ -99,6 +99,8 @@ class Expectation:
         self.leaf = leaf
         self.random = random
         self.deterministic = True
+        # Whether every correct implementation gives these very numbers.
+        self.exact = False
         # Where the reference's run shows what unwritten memory was filled with; a run that does not, tells.
         self.poisoned: torch.Tensor | None = None
         self.uninitialised = False
@@ -143,6 +145,8 @@ class Expectation:
                 continue
             if isinstance(baseline, FloatBaseline):
                 judgement = judge_float(baseline, part, tolerance)
+                if self.exact and not judgement.identical and differs_exactly(baseline, part):
+                    judgement = replace(judgement, score=math.inf)
                 judgements.append((suffix, judgement))
                 spreads[suffix] = error_histogram(baseline, part)
                 mismatches += float_mismatches(baseline, part, judgement, tolerance)
@@ -198,6 +202,7 @@ class Expectation:
         if not compared:
             facts["note"] = NOT_COMPARED
         return LeafReport(
+            exact=self.exact,
             path=self.leaf.path,
             role=self.leaf.role,
             status=Status.DIFFERS if mismatches else status,
@@ -209,6 +214,21 @@ class Expectation:
             mismatches=tuple(sorted(mismatches, key=lambda mismatch: KIND_ORDER[mismatch.kind])),
             **facts,
         )
+
+    def agrees_with(self, candidate: Leaf, truths: Mapping[str, torch.Tensor], tolerance: Tolerance) -> bool:
+        """Tell whether a candidate lies within the noise of another truth than the one that follows eager."""
+        value = tensor_of(candidate.value)
+        parts = dict(parts_of(value)) if value is not None else {}
+        for suffix, baseline in self.parts.items():
+            truth, part = truths.get(suffix), parts.get(suffix)
+            if truth is None or part is None or not isinstance(baseline, FloatBaseline):
+                return False
+            if not comparable(baseline, part) or truth.shape != part.shape:
+                return False
+            other = baseline.around(truth)
+            if float_mismatches(other, part, judge_float(other, part, tolerance), tolerance):
+                return False
+        return bool(self.parts)
 
     def suspicions(self, candidate: Leaf, tolerance: Tolerance) -> dict[str, Suspicion]:
         """Return the suspicious elements of each float part that differs."""
@@ -326,6 +346,12 @@ def float_mismatches(
     elif judgement.aggregate_score > tolerance.threshold:
         found.append(Mismatch(kind=Kind.BIAS, detail=judgement.aggregate))
     return found
+
+
+def differs_exactly(baseline: FloatBaseline, part: torch.Tensor) -> bool:
+    """Tell whether a number is another one than eager's (zero has no sign here)."""
+    values, eager = as_real(part).reshape(baseline.eager.shape), baseline.eager
+    return not bool(((values == eager) | (values.isnan() & eager.isnan())).all())
 
 
 def exact_mismatch(baseline: ExactBaseline, part: torch.Tensor, wrong: int, position: int) -> Mismatch:

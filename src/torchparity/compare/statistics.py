@@ -14,6 +14,7 @@ to about 2^-48 of the error's scale.
 
 from __future__ import annotations
 
+import copy
 import functools
 import math
 from collections.abc import Iterator
@@ -179,6 +180,13 @@ class FloatBaseline:
         self.correction = torch.empty(truth.shape, dtype=self.work, device=self.device)
         for rows, columns in self.layout.blocks(self.device):
             self.correction[rows, columns] = truth[rows, columns] - self.eager[rows, columns]
+
+    def around(self, reference: torch.Tensor) -> FloatBaseline:
+        """Return the same spread around another truth."""
+        other = copy.copy(self)
+        other.correction = other.truth = other.finite = None
+        other._split(reference)
+        return other
 
     def _magnitude(self) -> float:
         """A power of two near the largest value, by which products are scaled so that they stay in range."""

@@ -51,6 +51,9 @@ class Settings:
     candidate_runs: int = PLAIN.candidate_runs
     reference: bool = True
     allow_eager: bool = False
+    exact: bool = False
+    # Whether the data are exact already, so that it is worth to follow what stays exact.
+    on_exact_data: bool = False
     progress: ProgressCallback | None = None
     # Where other ranks run the same model: how often must all of them run it, and how did a run end?
     agree: Callable[[str, int], int] = alone
@@ -65,6 +68,7 @@ class Settings:
             "noise_runs": self.noise_runs,
             "candidate_runs": self.candidate_runs,
             "allow_eager": self.allow_eager,
+            "exact": self.exact,
         }
 
 
@@ -76,6 +80,7 @@ def settings_of(request: Request, *, progress: ProgressCallback | None = None) -
         candidate_runs=request.candidate_runs,
         reference=request.reference,
         allow_eager=request.allow_eager,
+        exact=request.exact,
         progress=progress,
     )
 
@@ -232,10 +237,25 @@ class Ground:
             if path in self.expectations:
                 self._compare_repeat(self.expectations[path], leaf, beside_reference=False)
 
+    def free_truths(self, paths: Collection[str]) -> dict[str, dict[str, torch.Tensor]]:
+        """Return what float64 by itself gives at some leaves: where rounding decides, it decides without eager."""
+        plain = self.reference is not None and self.reference.plain
+        free = Reference(plain=plain, free=True)
+        found: dict[str, dict[str, torch.Tensor]] = {}
+
+        def consume(leaf: Leaf) -> None:
+            if leaf.path in paths and isinstance(leaf.value, torch.Tensor):
+                truths = truths_of(free, leaf.value)
+                found[leaf.path] = {suffix: truth.clone() for suffix, truth in truths.items()}
+
+        with plain_kernels() if plain else contextlib.nullcontext():
+            ending = self._run("float64 by itself", consume, mode=lambda: free)
+        return found if ending.failure is None else {}
+
     def _run_reference(self, eager: dict[str, Leaf]) -> str:
         """Run the reference; return why there is none, where there is none."""
         for plain in (False, True):
-            reference = Reference(plain=plain)
+            reference = Reference(plain=plain, exact=self.settings.on_exact_data)
             self.expectations.clear()
 
             def consume(leaf: Leaf, reference: Reference = reference) -> None:
@@ -266,6 +286,8 @@ class Ground:
             random = any(reference.is_random(part) for _, part in parts_of(value))
             origin = reference.origin(value)
         expectation = Expectation(expected, truths, random=random, origin=origin)
+        if reference.exactness is not None and isinstance(value, torch.Tensor) and leaf.changed:
+            expectation.exact = all(reference.exactness.is_exact(part) for _, part in parts_of(value))
         if reference.poisoned:
             self._note_poison(expectation, value)
         self.expectations[leaf.path] = expectation

@@ -35,6 +35,11 @@ def numeric(report: LeafReport) -> bool:
     return all(mismatch.kind in NUMERIC_KINDS for mismatch in report.mismatches)
 
 
+def followable(report: LeafReport) -> bool:
+    """Tell whether only the values of floats differ."""
+    return {mismatch.kind for mismatch in report.mismatches} <= {Kind.VALUE, Kind.BIAS}
+
+
 class Suspects:
     """The leaves of candidate runs that differ in numbers, followed through amplified noise."""
 

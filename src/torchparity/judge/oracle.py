@@ -26,9 +26,10 @@ from torchparity.errors import UsageError
 from torchparity.judge import reasons
 from torchparity.judge.coverage import Coverage
 from torchparity.judge.ground import Ground, Settings, kept
-from torchparity.judge.kinks import Suspects, numeric
+from torchparity.judge.kinks import Suspects, followable, numeric
 from torchparity.records import (
     FLUSHED,
+    KINK,
     NOT_COMPARED,
     NOT_DETERMINISTIC,
     NOT_JUDGED,
@@ -42,6 +43,7 @@ from torchparity.records import (
     Verdict,
 )
 from torchparity.run.environment import environment
+from torchparity.run.exact_data import with_exact_data
 from torchparity.run.plan import Plan
 from torchparity.run.state import RandomState
 from torchparity.run.subject import Subject
@@ -75,6 +77,7 @@ class Oracle:
         self.tolerance = replace(settings.tolerance, ignore=settings.tolerance.ignore | candidate.ignored)
         self.ground = Ground(subject, plan, settings)
         self.coverage = Coverage()
+        self.built: Callable[..., Any] | None = None
         self.started = time.perf_counter()
 
     # --- the whole -------------------------------------------------------------------------------
@@ -83,10 +86,36 @@ class Oracle:
         """Return the verdict, and leave the model as it was found."""
         try:
             with torch.enable_grad():
-                return self._judge()
+                verdict = self._judge()
+                if self.settings.exact and verdict.status is not Status.DIFFERS and self.built is not None:
+                    verdict = self._judge_exactly(verdict)
+                return verdict
         finally:
             self.candidate.release()
             self.ground.runner.release()
+
+    def _judge_exactly(self, verdict: Verdict) -> Verdict:
+        """Run everything once more on exact data: what stays exact there is compared without any tolerance."""
+        self.ground.runner.release()
+        with with_exact_data(self.subject, self.plan.seed) as subject:
+            settings = replace(self.settings, exact=False, on_exact_data=True, allow_eager=True)
+            again = Oracle(subject, self.plan, self.candidate, settings)
+            again.built = self.built
+            try:
+                found = again._judge()
+            finally:
+                again.ground.runner.release()
+        exact = [leaf for leaf in found.leaves if leaf.exact]
+        note = reasons.exact_leaves(len(exact), len(found.leaves))
+        if found.status is Status.DIFFERS:
+            why = (reasons.on_exact_data(), *found.reasons, note)
+            return replace(found, reasons=why, recipe=verdict.recipe, runs=(*verdict.runs, *found.runs))
+        return replace(
+            verdict,
+            reasons=(*verdict.reasons, note),
+            runs=(*verdict.runs, *found.runs),
+            exact=tuple(leaf.path for leaf in exact),
+        )
 
     def _judge(self) -> Verdict:
         failure = self.ground.prepare()
@@ -99,7 +128,7 @@ class Oracle:
         with self.coverage.listening():
             candidates = self._run_candidates()
             if self._drew_others(candidates):
-                self.candidate = self.candidate.with_eager_random()
+                self.candidate, self.built = self.candidate.with_eager_random(), None
                 candidates = self._run_candidates()
             return self._decide(candidates)
 
@@ -168,7 +197,9 @@ class Oracle:
 
     def _run_candidates(self) -> list[CandidateRun]:
         """Run the compiled model twice, and more often where the runs disagree."""
-        candidate = self.candidate.build(self.subject.model)
+        if self.built is None:
+            self.built = self.candidate.build(self.subject.model)
+        candidate = self.built
         found: list[CandidateRun] = []
         with self.candidate.active():
             wanted = self.settings.candidate_runs
@@ -239,6 +270,7 @@ class Oracle:
     def _decide(self, candidates: list[CandidateRun]) -> Verdict:
         self._look_closer(candidates)
         self._forgive_kinks(candidates)
+        self._ask_float64(candidates)
         self._excuse_random(candidates)
         failing = [entry for entry in candidates if _fails(entry)]
         if not failing:
@@ -330,6 +362,30 @@ class Oracle:
                     forgiven.add(path)
         if forgiven:
             self.ground.notes.append(reasons.kinks(sorted(forgiven)))
+
+    def _ask_float64(self, candidates: list[CandidateRun]) -> None:
+        """Where rounding decides, see whether float64, left to itself, stands on the candidate's side of the step."""
+        reference = self.ground.reference
+        wrong = {
+            path
+            for entry in candidates
+            for path, leaf in entry.suspects.items()
+            if entry.comparison.reports[path].status is Status.DIFFERS and followable(entry.comparison.reports[path])
+        }
+        worth = wrong if reference is not None and reference.decisions and self.tolerance.relative is None else set()
+        if not self.settings.agree("float64 by itself?", int(bool(worth))):
+            return
+        truths = self.ground.free_truths(worth)
+        agreeing = set()
+        for entry in candidates:
+            for path in worth & set(entry.suspects) & set(truths):
+                expectation = self.ground.expectations[path]
+                if expectation.agrees_with(entry.suspects[path], truths[path], self.tolerance):
+                    report = entry.comparison.reports[path]
+                    entry.comparison.reports[path] = replace(report, status=Status.SAME, mismatches=(), note=KINK)
+                    agreeing.add(path)
+        if agreeing:
+            self.ground.notes.append(reasons.float64_agrees(sorted(agreeing)))
 
     def _control_draws_alike(self, strange: list[CandidateRun], paths: set[str]) -> bool:
         """Compile with a backend that is right, and see whether it draws as the candidate does, and agrees with eager.

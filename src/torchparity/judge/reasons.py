@@ -125,6 +125,21 @@ def kinks(paths: Iterable[str]) -> str:
     return f"at {listed(paths)} rounding decides a tie or a kink, and noise reaches the compiled values"
 
 
+def float64_agrees(paths: Iterable[str]) -> str:
+    """Say where float64 decides as the candidate does, and not as eager."""
+    return f"at {listed(paths)} rounding decides a step, and float64 stands on the compiled model's side of it"
+
+
+def on_exact_data() -> str:
+    """Say that only data without any rounding show it."""
+    return "on exact data (small integers, so that no sum rounds) the compiled model gives other numbers"
+
+
+def exact_leaves(exact: int, leaves: int) -> str:
+    """Say how much exact data could show."""
+    return f"on exact data {exact} of {leaves} leaves stay exact, and were compared without any tolerance"
+
+
 def nearer(count: int) -> str:
     """Say that the compiled result is better than eager's."""
     return f"the compiled model is nearer to float64 than eager at {count} leaves"

@@ -115,6 +115,7 @@ def judged(script: Mapping[str, Any], read: Any) -> Verdict:
         candidate_runs=asked["candidate_runs"],
         reference=asked["reference"],
         allow_eager=asked["allow_eager"],
+        exact=asked["exact"],
     )
     subject = Subject(model, tuple(inputs), name=asked["name"])
     return Oracle(subject, plan, Scripted(script["compile_model"], asked), settings).judge()

@@ -145,6 +145,7 @@ class LeafReport:
     histogram: Histogram | None = None
     moved: float = 0.0
     small: bool = False
+    exact: bool = False
 
     @property
     def severity(self) -> Severity:
@@ -220,6 +221,8 @@ class Verdict:
     differs_in: tuple[int, int] | None = None
     seconds: float = 0.0
     compiled: Extent | None = None
+    # Leaves that exact data left exact, and that were compared without any tolerance.
+    exact: tuple[str, ...] = ()
 
     def __bool__(self) -> NoReturn:
         raise TypeError("a Verdict has no truth value: compare its status, as in `verdict.status is Status.SAME`")

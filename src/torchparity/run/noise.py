@@ -4,7 +4,9 @@ Stochastic arithmetic on bit patterns: adding -1, 0 or 1 to the integer that hol
 by one unit in its last place, in any dtype. One result in four is moved: half a unit root mean
 square, a little more than the 0.29 of correct rounding. A value whose low half of the mantissa is zero (an
 integer, a mask, a power of two, Inf, NaN) is taken for exact and is left alone, so that the noise
-does not break `mask == 1`. Inputs and parameters are exact and are left alone too: a compiler has no
+does not break `mask == 1`. Amplified noise, which is asked where something differs, looks closer: a value that
+float64 would not have given is no exact one, though it looks like it (the cosine of a small number in float16). Inputs
+and parameters are exact and are left alone too: a compiler has no
 business to round them. Random integers are drawn once and used from random offsets.
 """
 
@@ -88,6 +90,8 @@ class Noise(Watch):
 
     def operate(self, func: Callable[..., Any], traits: Traits, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run one operation and move what it rounded."""
+        rounds = not (traits.view or traits.exact or traits.random)
+        doubled = promoted((args, kwargs)) if self.amplitude > 1 and rounds else None
         outputs = func(*args, **kwargs)
         if traits.name in ALLOCATES:
             poison(outputs, finite=True)
@@ -101,9 +105,29 @@ class Noise(Watch):
         targets += float_tensors(fresh_outputs(outputs, args, kwargs))
         if targets:
             inputs = float_tensors((args, kwargs))
+            exact = [looks_exact(target) for target in targets] if doubled is not None else []
             for target in targets:
                 self._perturb_result(traits, inputs, target)
+            if doubled is not None and any(mask is not None for mask in exact):
+                self._move_exact(func, doubled, targets, exact)
         return outputs
+
+    def _move_exact(
+        self, func: Callable[..., Any], doubled: Any, targets: list[torch.Tensor], exact: list[torch.Tensor | None]
+    ) -> None:
+        """Move values that look exact and are not: float64 gives another one for the same inputs."""
+        try:
+            twins = float_tensors(func(*doubled[0], **doubled[1]))
+        except Exception:  # noqa: BLE001 - without a float64 kernel they stay where they are
+            return
+        steps = max(1, round(self.amplitude * SPREAD))
+        for target, mask, twin in zip(targets, exact, twins, strict=False):
+            if mask is None or twin.shape != target.shape:
+                continue
+            integer, _ = BITS[target.dtype]
+            inexact = mask & (twin != target.double())
+            drawn = self._slice(target.device, integer, steps, target.numel()).reshape(target.shape)
+            target.view(integer).add_(drawn * inexact)
 
     def _replay(self, outputs: Any) -> None:
         for output in torchapi.tree_leaves(outputs):
@@ -204,6 +228,28 @@ class Noise(Watch):
             bank = bank.repeat(count // BANK_SIZE + 1)
         offset = self.offsets.randrange(bank.numel() - count + 1)
         return bank[offset : offset + count]
+
+
+def promoted(tree: Any) -> Any:
+    """Return arguments with doubles in the place of shorter floats."""
+
+    def promote(leaf: Any) -> Any:
+        if isinstance(leaf, torch.Tensor):
+            return leaf.double() if leaf.dtype in BITS else leaf
+        return torch.float64 if leaf in BITS else leaf
+
+    return torchapi.tree_map(promote, tree)
+
+
+def looks_exact(target: torch.Tensor) -> torch.Tensor | None:
+    """Tell where a result's low bits are all zero, though it is neither zero nor infinite; None where nowhere."""
+    if target.dtype not in BITS or target.dtype == torch.float64 or not torchapi.in_memory(target):
+        return None
+    if torchapi.overlaps_itself(target):
+        return None
+    integer, mask = BITS[target.dtype]
+    found = ((target.view(integer) & mask) == 0) & (target != 0) & torch.isfinite(target)
+    return found if bool(found.any()) else None
 
 
 def has_equal_terms(values: torch.Tensor) -> bool:

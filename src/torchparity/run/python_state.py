@@ -159,13 +159,14 @@ class PythonState:
 
 def leaves_of(path: str, value: Any, before: Any) -> Iterator[tuple[str, Any]]:
     """Yield the tensors inside a value, and, where it is not what it was, its numbers and texts."""
-    if isinstance(value, SCALARS):
-        if not (type(value) is type(before) and value == before):
-            yield path, value
-        return
+    held = {} if value is before else dict(walk(before, path, into_objects=False))
     for name, leaf in walk(value, path, into_objects=False):
-        if isinstance(leaf, torch.Tensor) or (value is not before and isinstance(leaf, SCALARS)):
+        if isinstance(leaf, torch.Tensor):
             yield name, leaf
+        elif value is not before and isinstance(leaf, SCALARS):
+            old = held.get(name, held)
+            if type(leaf) is not type(old) or leaf != old:
+                yield name, leaf
 
 
 def entries(container: Container) -> list[tuple[Any, Any]]:

@@ -17,6 +17,7 @@ import torch
 
 from torchparity import torchapi
 from torchparity.compare.integers import Origin
+from torchparity.run.exactness import Exactness
 from torchparity.run.mode import Watch, fresh_outputs, written_tensors
 from torchparity.run.operators import ALLOCATES, CHOOSES, HANDS_ON, Traits, float_tensors, poison
 
@@ -164,10 +165,17 @@ class Shadows:
 
 
 class Reference(Watch):
-    """Keeps a float64 shadow of everything that eager computes, and notes what depends on random numbers."""
+    """Keeps a float64 shadow of everything that eager computes, and notes what depends on random numbers.
 
-    def __init__(self, *, plain: bool = False) -> None:
+    Where a rounding decides (a floor, a comparison, an argmax), the shadow stands on eager's side of the step, so that
+    the two can be compared; a `free` one decides by itself.
+    """
+
+    def __init__(self, *, plain: bool = False, free: bool = False, exact: bool = False) -> None:
         super().__init__()
+        self.exactness = Exactness() if exact else None
+        self.free = free
+        self.decisions = 0
         self.shadows = Shadows()
         self.plain = plain
         self.unpromoted: Counter[str] = Counter()
@@ -209,13 +217,22 @@ class Reference(Watch):
         if traits.replayed:
             self.draws += [leaf.clone() for leaf in torchapi.tree_leaves(outputs)]
         fresh_floats = [tensor for tensor in fresh if tensor.dtype in PROMOTED]
+        discrete = len(fresh_floats) < len(fresh) and not traits.random and bool(float_tensors((args, kwargs)))
+        self.decisions += traits.decides or discrete
+        if self.free and discrete and not written_floats:
+            self._decide(func, traits, args, kwargs, outputs)
         if not fresh_floats and not written_floats:
+            self._follow_exact(func, traits, args, kwargs, early, fresh)
             return outputs
-        if (traits.random or traits.decides) and traits.name != "native_dropout":
+        decides = traits.decides and not self.free
+        if (traits.random or decides) and traits.name != "native_dropout":
             for tensor in written_floats:
                 self.shadows.materialise(tensor).copy_(tensor)
+            self._follow_exact(func, traits, args, kwargs, early, [*written, *fresh])
             return outputs
-        self._shadow(func, traits, early or self._promote(traits, args, kwargs), outputs, args, kwargs)
+        doubled = early or self._promote(traits, args, kwargs)
+        self._shadow(func, traits, doubled, outputs, args, kwargs)
+        self._follow_exact(func, traits, args, kwargs, doubled, [*written, *fresh])
         return outputs
 
     def collect_from_ranks(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -269,6 +286,37 @@ class Reference(Watch):
             decisive = args[1]
             promoted = ((promoted[0][0], decisive.double(), *promoted[0][2:]), promoted[1])
         return promoted[0], promoted[1]
+
+    def _follow_exact(
+        self,
+        func: Callable[..., Any],
+        traits: Traits,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        doubled: tuple[Any, Any] | None,
+        results: list[torch.Tensor],
+    ) -> None:
+        """Tell whether results are exact in any order; what float64 made of them is their shadow by now."""
+        if self.exactness is None:
+            return
+        arguments = doubled or self._promote(traits, args, kwargs)
+        twins = [(tensor, self.shadows.read(tensor)) for tensor in results]
+        self.exactness.follow(func, traits, args, kwargs, arguments, twins)
+
+    def _decide(
+        self, func: Callable[..., Any], traits: Traits, args: tuple[Any, ...], kwargs: dict[str, Any], outputs: Any
+    ) -> None:
+        """Let float64 decide: its integers and bools take the place of eager's."""
+        doubled = self._promote(traits, args, kwargs)
+        try:
+            twins = torchapi.tree_leaves(func(*doubled[0], **doubled[1]))
+        except Exception:  # noqa: BLE001 - without a float64 kernel eager's decision stands
+            return
+        for tensor, twin in zip(torchapi.tree_leaves(outputs), twins, strict=False):
+            if not isinstance(tensor, torch.Tensor) or tensor.dtype in PROMOTED:
+                continue
+            if twin.dtype == tensor.dtype and twin.shape == tensor.shape and torchapi.in_memory(tensor):
+                tensor.copy_(twin)
 
     def _shadow(
         self,

@@ -127,7 +127,7 @@ def functions_of(model: Any, modules: Mapping[str, torch.nn.Module]) -> list[typ
     for root in modules.values():
         for module in root.modules():
             forward = getattr(type(module), "forward", None)
-            if isinstance(forward, types.FunctionType) and forward.__module__.split(".")[0] != "torch":
+            if isinstance(forward, types.FunctionType) and str(forward.__module__).split(".")[0] != "torch":
                 found[id(forward)] = forward
     return list(found.values())
 

@@ -1,0 +1,156 @@
+"""Exact data: results that no order of additions can change are compared without any tolerance."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+from torchparity import UsageError, check
+from torchparity.records import Status
+from torchparity.run.exactness import step_of
+
+DTYPES = [torch.float32, torch.bfloat16, torch.float16]
+
+
+class Net(torch.nn.Module):
+    """Convolution, product, gather, mask and sum: everything that exact data can go through."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = torch.nn.Embedding(50, 16)
+        self.inner = torch.nn.Linear(16, 32)
+        self.outer = torch.nn.Linear(32, 8)
+
+    def forward(self, tokens: torch.Tensor, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        h = self.table(tokens) + x
+        h = torch.relu(self.inner(h))
+        h = h.masked_fill(tokens.unsqueeze(-1) % 3 == 0, 0.0)
+        return self.outer(h), h.flip(1).cumsum(1).transpose(1, 2)
+
+
+def inputs(dtype: torch.dtype) -> tuple[torch.Tensor, ...]:
+    torch.manual_seed(0)
+    return torch.randint(0, 50, (4, 12)), torch.randn(4, 12, 16).to(dtype)
+
+
+def at_operation(name: str, change: Callable[[torch.Tensor], torch.Tensor]) -> Callable[..., Any]:
+    """Return a backend that changes the result of every operation of one name."""
+
+    class Changing(torch.fx.Interpreter):
+        def run_node(self, node: torch.fx.Node) -> Any:
+            result = super().run_node(node)
+            called = getattr(node.target, "__name__", str(node.target))
+            return change(result) if node.op.startswith("call") and name in called else result
+
+    def backend(graph: torch.fx.GraphModule, example: list[Any]) -> Callable[..., Any]:
+        return lambda *args: Changing(graph).run(*args)
+
+    return backend
+
+
+def last_two_swapped(values: torch.Tensor) -> torch.Tensor:
+    changed = values.clone()
+    changed[..., -1], changed[..., -2] = values[..., -2], values[..., -1]
+    return changed
+
+
+def one_element(values: torch.Tensor) -> torch.Tensor:
+    changed = values.clone()
+    flat = changed.view(-1)
+    place = int(flat.abs().argmax())
+    flat[place] = flat[place] * 2 if flat[place] else 1
+    return changed
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
+def test_a_clean_model_is_the_same_and_says_what_was_exact(dtype: torch.dtype, backend: str) -> None:
+    verdict = check(Net().to(dtype), inputs(dtype), backend=backend, backward=True, exact=True)
+
+    assert verdict.status is Status.SAME, verdict.reasons
+    assert {"output[1]"} <= set(verdict.exact)
+    assert any("stay exact" in reason for reason in verdict.reasons)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("change", [last_two_swapped, one_element], ids=["swapped", "one element"])
+@pytest.mark.parametrize("place", ["masked_fill", "flip", "relu", "cumsum"])
+def test_a_wrong_index_or_mask_is_seen_without_tolerance(place: str, change: Any, dtype: torch.dtype) -> None:
+    verdict = check(Net().to(dtype), inputs(dtype), backend=at_operation(place, change), exact=True)
+
+    assert verdict.status is Status.DIFFERS
+
+
+def test_a_difference_below_the_noise_is_seen_on_exact_data() -> None:
+    weights = torch.randn(64, 64)
+
+    def off_by_little(result: torch.Tensor) -> torch.Tensor:
+        changed = result.clone()
+        changed[3, 5] += torch.finfo(torch.float32).eps * 2 * float(result.abs().max())
+        return changed
+
+    backend = at_operation("matmul", off_by_little)
+    given = (torch.randn(64, 64),)
+
+    assert check(lambda x: x @ weights, given, backend=backend).status is Status.SAME
+    verdict = check(lambda x: x @ weights, given, backend=backend, exact=True)
+    assert verdict.status is Status.DIFFERS
+    assert "on exact data" in verdict.reasons[0]
+
+
+def test_what_rounds_is_judged_by_the_noise_as_ever() -> None:
+    verdict = check(lambda x: torch.softmax(x, -1).sum(0), (torch.randn(4, 8),), backend="aot_eager", exact=True)
+
+    assert verdict.status is Status.SAME
+    assert "output" not in verdict.exact
+
+
+def test_the_model_is_given_back_as_it_was() -> None:
+    model = Net()
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    given = inputs(torch.float32)
+    held = given[1].clone()
+
+    check(model, given, backend="aot_eager", exact=True)
+
+    assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())
+    assert torch.equal(held, given[1])
+
+
+def test_without_a_reference_nobody_knows_what_is_exact() -> None:
+    with pytest.raises(UsageError, match="exact data need the float64 reference"):
+        check(torch.sin, (torch.randn(3),), exact=True, reference=False)
+
+
+@pytest.mark.parametrize(
+    ("values", "step"), [([3.0, 5.0], 1.0), ([4.0, 12.0], 4.0), ([0.5, 3.0], 0.5), ([0.0], 1.0), ([0.75], 0.25)]
+)
+def test_the_step_that_values_are_multiples_of(values: list[float], step: float) -> None:
+    assert step_of(torch.tensor(values)) == step
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("seed", range(6))
+def test_sums_in_another_order_never_alarm(seed: int, dtype: torch.dtype) -> None:
+    """Additions from the last to the first, in blocks, and products by reciprocals: all of them correct."""
+    torch.manual_seed(seed)
+    weights = torch.randn(48, 24).to(dtype)
+
+    def model(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return x @ weights, x.sum(-1), x.mean(0), (x / 4).cumsum(-1)
+
+    def reordered(graph: torch.fx.GraphModule, example: list[Any]) -> Callable[..., Any]:
+        def run(*args: Any) -> tuple[torch.Tensor, ...]:
+            x = next(value for value in args if value.shape == (16, 48))
+            blocks = [x[:, place : place + 16] @ weights[place : place + 16] for place in (32, 0, 16)]
+            backwards = x.flip(-1).sum(-1)
+            return blocks[0] + (blocks[1] + blocks[2]), backwards, x.flip(0).mean(0), (x * 0.25).cumsum(-1)
+
+        return run
+
+    verdict = check(model, (torch.randn(16, 48).to(dtype),), backend=reordered, exact=True, ignore=["stride"])
+
+    assert verdict.status is Status.SAME, verdict.reasons
