@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from torchparity.records import Located as Located
     from torchparity.records import Mismatch as Mismatch
     from torchparity.records import PassesReport as PassesReport
+    from torchparity.records import Severity as Severity
     from torchparity.records import Status as Status
     from torchparity.records import Story as Story
     from torchparity.records import Verdict as Verdict
@@ -69,7 +70,7 @@ HOMES = {
     "torchparity.minifier.minified": "Minified",
     "torchparity.minifier.reduction": "Reduced reduce_graph",
     "torchparity.observe.guard": "GuardWarning guard",
-    "torchparity.records": "Blame Diagnosis Kind LeafReport Located Mismatch PassesReport Status Story Verdict",
+    "torchparity.records": "Blame Diagnosis Kind LeafReport Located Mismatch PassesReport Severity Status Story Verdict",
     "torchparity.repro.bundle": "read_bundle",
     "torchparity.repro.case": "Case",
     "torchparity.request": "Request",

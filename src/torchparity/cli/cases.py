@@ -12,7 +12,7 @@ from rich.markup import escape
 from rich.table import Table
 
 import torchparity
-from torchparity.cli.options import Asked, Json, Leaves, Named, Quiet, takes_request
+from torchparity.cli.options import Asked, FailOn, Json, Leaves, Named, Quiet, gated, severity_named, takes_request
 from torchparity.cli.progress import ProgressLine
 from torchparity.cli.subjects import limits_of
 from torchparity.errors import UsageError
@@ -59,6 +59,7 @@ def run(
     times: Annotated[int, typer.Option("--times", help="Judge it so often, each time in a process of its own.")] = 1,
     timeout: Annotated[float, typer.Option("--timeout", help="Seconds it may take.")] = 1800.0,
     memory: Annotated[float | None, typer.Option("--memory", help="GiB of memory it may take.")] = None,
+    fail_on: FailOn = None,
     json: Json = None,
     leaves: Leaves = 10,
     quiet: Quiet = False,
@@ -69,6 +70,7 @@ def run(
     """
     if times < 1:
         raise UsageError(f"{times} times is never", hint="use --times 1 or more")
+    level = severity_named(fail_on)
     from torchparity.verbs.asking import open_pool
 
     with ProgressLine(quiet=quiet) as progress, open_pool(1) as pool:
@@ -85,7 +87,7 @@ def run(
         )
     if json is not None:
         write_json(verdict, json)
-    raise typer.Exit(verdict.exit_code)
+    raise typer.Exit(gated(verdict, level))
 
 
 def show(bundle: Annotated[Path, typer.Argument(help="The folder of a bundle.")]) -> None:

@@ -18,7 +18,18 @@ from rich.console import Console
 import torchparity
 from torchparity.cli import cases, diagnose, finding, minify
 from torchparity.cli.complaint import complain
-from torchparity.cli.options import OUTPUT, Asked, Json, Leaves, Named, Quiet, takes_request
+from torchparity.cli.options import (
+    OUTPUT,
+    Asked,
+    FailOn,
+    Json,
+    Leaves,
+    Named,
+    Quiet,
+    gated,
+    severity_named,
+    takes_request,
+)
 from torchparity.cli.outputs import Outputs, command_line
 from torchparity.cli.progress import ProgressLine
 from torchparity.cli.subjects import limits_of
@@ -77,6 +88,7 @@ def check(
         bool,
         typer.Option("--different-graphs", help="Ranks may compile different graphs.", rich_help_panel=RANKS),
     ] = False,
+    fail_on: FailOn = None,
     json: Json = None,
     junit: Annotated[
         Path | None, typer.Option("--junit", help="Write a JUnit file, for CI.", rich_help_panel=OUTPUT)
@@ -100,6 +112,7 @@ def check(
     command = command_line(sys.argv[1:], ranks=place.world if place is not None else 0)
     outputs = Outputs(json=json, junit=junit, summary=summary, command=command).validated()
     request, named = asked.request("check"), Target(target, asked.device)
+    level = severity_named(fail_on)
     if place is not None and isolate:
         raise UsageError("--isolate and torchrun do not go together", hint="each rank is a process of its own already")
     if place is not None:
@@ -112,7 +125,7 @@ def check(
             verdict = torchparity.check(named.load(), progress=progress, **asked.options)
     render(verdict, Console(), leaves=leaves)
     outputs.write(verdict)
-    raise typer.Exit(verdict.exit_code)
+    raise typer.Exit(gated(verdict, level))
 
 
 def check_ranks(

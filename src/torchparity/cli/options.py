@@ -5,15 +5,19 @@ from __future__ import annotations
 import ast
 import functools
 import inspect
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from torchparity.errors import UsageError
-from torchparity.request import Request, request_for
+from torchparity.request import Request, request_for, suggestion
+
+if TYPE_CHECKING:
+    from torchparity.records import Severity, Verdict
 
 MODEL, COMPILER, JUDGEMENT, OUTPUT = "What to run", "The compiler", "The judgement", "Output"
 GIB = 2**30
@@ -24,6 +28,10 @@ Timeout = Annotated[float, typer.Option("--timeout", help="Seconds one query may
 Memory = Annotated[float | None, typer.Option("--memory", help="GiB of memory one query may take.")]
 Budget = Annotated[str | None, typer.Option("--budget", help="Time to spend: 90s, 5m, 1h.")]
 Workers = Annotated[int | None, typer.Option("--workers", help="Queries at once.")]
+FailOn = Annotated[
+    str | None,
+    typer.Option("--fail-on", help="Exit with 1 from this severity on: layout, precision, wrong, nonfinite, ..."),
+]
 Leaves = Annotated[int, typer.Option("--leaves", help="Rows of the table.", rich_help_panel=OUTPUT)]
 Json = Annotated[Path | None, typer.Option("--json", help="Write everything to this file.", rich_help_panel=OUTPUT)]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress.", rich_help_panel=OUTPUT)]
@@ -124,6 +132,27 @@ def asked_of(told: dict[str, Any]) -> Asked:
     if "config" in given:
         given["config"] = dict(map(read_setting, given["config"]))
     return Asked(options=given, device=device)
+
+
+def severity_named(word: str | None) -> Severity:
+    """Return the severity of a name; everything that differs where none is named."""
+    from torchparity.records import Severity
+
+    if word is None:
+        return Severity.NONE
+    known = [severity.value for severity in Severity if severity is not Severity.NONE]
+    if word not in known:
+        raise UsageError(f"there is no severity {word!r}", hint=suggestion(word, known, f"they are {', '.join(known)}"))
+    return Severity(word)
+
+
+def gated(verdict: Verdict, level: Severity) -> int:
+    """Return the exit code of a verdict that matters only from a level on."""
+    code: int = verdict.exit_code
+    if code == 1 and not verdict.fails(level):
+        print(f"severity {verdict.severity.value}, below {level.value}: not a failure here", file=sys.stderr)
+        return 0
+    return code
 
 
 def read_setting(entry: str) -> tuple[str, Any]:

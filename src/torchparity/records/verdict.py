@@ -252,6 +252,10 @@ class Verdict:
         """The leaf that stands first: the worst one."""
         return self.leaves[0] if self.leaves else None
 
+    def fails(self, level: Severity = Severity.NONE) -> bool:
+        """Tell whether it differs, and matters as much as a level."""
+        return self.status is Status.DIFFERS and self.severity.reaches(level)
+
     @property
     def exit_code(self) -> int:
         """0 same, 1 differs, 125 unknown (for `git bisect run`)."""

@@ -16,7 +16,8 @@ def as_data(verdict: Verdict) -> dict[str, Any]:
     """Return a verdict as plain data, ready for JSON."""
     data = plain_data(verdict)
     assert isinstance(data, dict)
-    return {"schema": SCHEMA_VERSION, **data, "exit_code": verdict.exit_code}
+    facts = {"severity": verdict.severity.value, "exit_code": verdict.exit_code}
+    return {"schema": SCHEMA_VERSION, **data, **facts}
 
 
 def write_json(verdict: Verdict, path: Path) -> None:

@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from torchparity.records import UNCHANGED, LeafReport, Status, Verdict
+from torchparity.records import UNCHANGED, LeafReport, Severity, Status, Verdict
 
 STYLES = {Status.SAME: "bold green", Status.DIFFERS: "bold red", Status.UNKNOWN: "bold yellow"}
 SHOWN_LEAVES = 10
@@ -25,6 +25,9 @@ def render(verdict: Verdict, console: Console, *, leaves: int = SHOWN_LEAVES) ->
     )
     for reason in verdict.reasons:
         console.print(f"  {escape(reason)}", highlight=False)
+    for line in (severity_text(verdict), extent_text(verdict)):
+        if line:
+            console.print(f"  {escape(line)}", highlight=False)
     if verdict.failure is not None and verdict.failure.frame:
         console.print(f"  at {escape(verdict.failure.frame)}", highlight=False)
     telling = [leaf for leaf in verdict.leaves if leaf.note != UNCHANGED]
@@ -37,6 +40,33 @@ def render(verdict: Verdict, console: Console, *, leaves: int = SHOWN_LEAVES) ->
     rest += [f"{unchanged} parameters, buffers and inputs left unchanged by both"] if unchanged else []
     if rest:
         console.print(f"  and {', and '.join(rest)}", highlight=False)
+
+
+def severity_text(verdict: Verdict) -> str:
+    """Say how much a difference matters, and by how much the worst leaf has moved as a whole."""
+    if verdict.status is not Status.DIFFERS:
+        return ""
+    worst = max(verdict.leaves, key=lambda leaf: (leaf.severity.rank, leaf.moved), default=None)
+    moved = ""
+    if worst is not None and worst.severity in (Severity.WRONG, Severity.PRECISION) and math.isfinite(worst.moved):
+        moved = f": as a whole {worst.path} has moved by {share(worst.moved)} of its size"
+    return f"severity {verdict.severity.value}{moved}"
+
+
+def share(number: float) -> str:
+    """Print a share as percent, with two digits that say something."""
+    return f"{100 * number:.2g} %"
+
+
+def extent_text(verdict: Verdict) -> str:
+    """Say how much of the model was compiled."""
+    extent = verdict.compiled
+    if extent is None or not extent.graphs:
+        return ""
+    graphs = f"{extent.graphs} graph{'s' if extent.graphs != 1 else ''}"
+    if extent.share is None:
+        return f"compiled: {extent.inside} operations in {graphs}"
+    return f"compiled: {min(extent.inside, extent.operations)} of {extent.operations} operations, in {graphs}"
 
 
 def table(verdict: Verdict, shown: list[LeafReport]) -> Table:

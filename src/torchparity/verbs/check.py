@@ -10,7 +10,7 @@ from torchparity.compilers.recipe import recipe_of
 from torchparity.errors import AccuracyError
 from torchparity.judge.ground import settings_of
 from torchparity.judge.oracle import Oracle
-from torchparity.records import ProgressCallback, Status, Verdict
+from torchparity.records import ProgressCallback, Severity, Status, Verdict
 from torchparity.report.terminal import plain_text
 from torchparity.request import Options, Request, request_for
 from torchparity.run.plan import plan_of, settled
@@ -52,11 +52,16 @@ def assert_parity(
     kwargs: Mapping[str, Any] | None = None,
     *,
     input_sets: Sequence[Any] = (),
+    fail_on: Severity | str = Severity.NONE,
     **options: Unpack[Options],
 ) -> Verdict:
-    """Raise AccuracyError, with the table, unless `check` says SAME; return the verdict."""
+    """Raise AccuracyError, with the table, unless `check` says SAME; return the verdict.
+
+    What differs by less than the severity `fail_on` passes.
+    """
+    level = fail_on if isinstance(fail_on, Severity) else Severity(fail_on)
     verdict = check(model, args, kwargs, input_sets=input_sets, **options)
-    if verdict.status is not Status.SAME:
+    if verdict.fails(level) or verdict.status is Status.UNKNOWN:
         raise AccuracyError(
             plain_text(verdict), hint="`verdict.leaves` of this exception holds every number", verdict=verdict
         )
