@@ -128,7 +128,8 @@ def run(options: argparse.Namespace) -> list[dict[str, Any]]:
                         submit([name])
                     continue
                 else:
-                    answers = [{"name": asked[0], "status": "died", "reasons": [outcome.ending.value, str(outcome.error)[:200]]}]
+                    how = [outcome.ending.value, str(outcome.error)[:200]]
+                    answers = [{"name": asked[0], "status": "died", "reasons": how}]
                 for answer in answers:
                     rows.append({"dtype": dtype, **answer})
                     if log is not None:

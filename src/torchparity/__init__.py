@@ -70,7 +70,9 @@ HOMES = {
     "torchparity.minifier.minified": "Minified",
     "torchparity.minifier.reduction": "Reduced reduce_graph",
     "torchparity.observe.guard": "GuardWarning guard",
-    "torchparity.records": "Blame Diagnosis Kind LeafReport Located Mismatch PassesReport Severity Status Story Verdict",
+    "torchparity.records": (
+        "Blame Diagnosis Kind LeafReport Located Mismatch PassesReport Severity Status Story Verdict"
+    ),
     "torchparity.repro.bundle": "read_bundle",
     "torchparity.repro.case": "Case",
     "torchparity.request": "Request",

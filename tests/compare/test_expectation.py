@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from torchparity.compare.expectation import Expectation, aligned, compare_all, tensor_of
+from torchparity.compare.expectation import Expectation, compare_all
+from torchparity.compare.facts import aligned, tensor_of
 from torchparity.compare.judgement import Tolerance
 from torchparity.compare.leaves import Leaf
 from torchparity.records import UNCHANGED, Kind, Status

@@ -13,8 +13,8 @@ import torch
 
 from torchparity import check
 from torchparity.compilers.candidates import Given
-from torchparity.judge.ground import Settings
 from torchparity.judge.oracle import Oracle
+from torchparity.judge.settings import Settings
 from torchparity.records import Status
 from torchparity.run.plan import Plan
 from torchparity.run.subject import Subject

@@ -13,7 +13,7 @@ import pytest
 
 from torchparity import records
 from torchparity.errors import TargetError, UsageError
-from torchparity.judge.ground import Settings
+from torchparity.judge.settings import Settings
 from torchparity.ranks.checking import in_step
 from torchparity.ranks.talk import Place, Ranks, place_of, read
 from torchparity.ranks.vigil import how_it_died, line_of

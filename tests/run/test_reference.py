@@ -7,7 +7,8 @@ import pytest
 import torch
 from torch.nn import functional
 
-from torchparity.run.reference import NeedsPlainKernels, Reference, Shadows, plain_kernels
+from torchparity.run.reference import NeedsPlainKernels, Reference, plain_kernels
+from torchparity.run.shadows import Shadows
 from torchparity.torchapi.compilers import is_out_of_memory
 
 # One float64 rounding or so: far below what float32 could give by chance.

@@ -24,8 +24,8 @@ from torchparity.compilers.recipe import recipe_of
 from torchparity.errors import UsageError
 from torchparity.graphs.part import placeholders
 from torchparity.graphs.recording import copied_together
-from torchparity.judge.ground import settings_of
 from torchparity.judge.oracle import Oracle
+from torchparity.judge.settings import settings_of
 from torchparity.records import Kind, PassesReport, PassResult, Status, Verdict
 from torchparity.request import PLAIN, Request
 from torchparity.run.plan import Plan, plan_of

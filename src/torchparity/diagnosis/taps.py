@@ -25,9 +25,9 @@ from torchparity.graphs.extract import Extractor, opened_graph
 from torchparity.graphs.part import Part, placeholders
 from torchparity.graphs.recording import alike, copied
 from torchparity.judge.cases import named
-from torchparity.judge.ground import Settings, settings_of
 from torchparity.judge.isolated import Announce, answer
 from torchparity.judge.oracle import Oracle
+from torchparity.judge.settings import Settings, settings_of
 from torchparity.records import Kind, LeafReport, Progress, ProgressCallback, Status, Verdict
 from torchparity.records.wire import plain_data
 from torchparity.repro.bundle import read_bundle

@@ -19,8 +19,8 @@ from torchparity.compilers.candidates import Afresh, Candidate, Compiled, Some
 from torchparity.compilers.recipe import recipe_of
 from torchparity.errors import UsageError
 from torchparity.graphs.search import needed
-from torchparity.judge.ground import settings_of
 from torchparity.judge.oracle import Oracle
+from torchparity.judge.settings import settings_of
 from torchparity.records import Blame, Status, Trial
 from torchparity.repro.names import user_lines
 from torchparity.request import Request

@@ -8,8 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from torchparity.compilers.candidates import Candidate, Compiled
-from torchparity.judge.ground import settings_of
 from torchparity.judge.oracle import Oracle
+from torchparity.judge.settings import settings_of
 from torchparity.records import ProgressCallback, Verdict
 from torchparity.repro.bundle import read_bundle
 from torchparity.repro.case import Case

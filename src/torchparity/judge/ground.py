@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Collection
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
 import torch
 
 from torchparity import torchapi
-from torchparity.compare.expectation import Expectation, printed_shape, tensor_of
+from torchparity.compare.expectation import Expectation
+from torchparity.compare.facts import printed_shape, tensor_of
 from torchparity.compare.integers import ExactBaseline
-from torchparity.compare.judgement import Tolerance
 from torchparity.compare.leaves import Leaf, parts_of
 from torchparity.compare.statistics import FloatBaseline, as_real, identical
 from torchparity.errors import ParityError, ResourceError
 from torchparity.judge import reasons
-from torchparity.records import Failure, Kind, Progress, ProgressCallback, RunRecord
-from torchparity.request import PLAIN, Request
+from torchparity.judge.settings import Settings
+from torchparity.records import Failure, Progress, RunRecord
 from torchparity.run.noise import Noise, NoiseBank
 from torchparity.run.operators import poisoned
 from torchparity.run.plan import Plan
@@ -35,54 +35,6 @@ FIRST_RUNS = 2
 REPEATABLE = 20.0
 # State that lives on after a run: its leaves must be copied to be kept.
 LIVING_ROLES = ("parameter", "buffer", "tensor", "optimizer", "attribute")
-
-
-def alone(question: str, number: int) -> int:
-    """Answer a question that other ranks might have a larger answer to, where there are none."""
-    return number
-
-
-@dataclass(frozen=True, kw_only=True)
-class Settings:
-    """How thoroughly to look."""
-
-    tolerance: Tolerance = field(default_factory=Tolerance)
-    noise_runs: int = PLAIN.noise_runs
-    candidate_runs: int = PLAIN.candidate_runs
-    reference: bool = True
-    allow_eager: bool = False
-    exact: bool = False
-    # Whether the data are exact already, so that it is worth to follow what stays exact.
-    on_exact_data: bool = False
-    progress: ProgressCallback | None = None
-    # Where other ranks run the same model: how often must all of them run it, and how did a run end?
-    agree: Callable[[str, int], int] = alone
-    ended: Callable[[RunRecord], None] | None = None
-
-    def facts(self) -> dict[str, Any]:
-        """Return the settings as plain data, by the names of the request's options."""
-        return {
-            "tolerance": self.tolerance.relative,
-            "ignore": sorted(kind.value for kind in self.tolerance.ignore),
-            "reference": self.reference,
-            "noise_runs": self.noise_runs,
-            "candidate_runs": self.candidate_runs,
-            "allow_eager": self.allow_eager,
-            "exact": self.exact,
-        }
-
-
-def settings_of(request: Request, *, progress: ProgressCallback | None = None) -> Settings:
-    """Return how thoroughly a request wants to look, and what it does not mind."""
-    return Settings(
-        tolerance=Tolerance(relative=request.tolerance, ignore=frozenset(map(Kind, request.ignore))),
-        noise_runs=request.noise_runs,
-        candidate_runs=request.candidate_runs,
-        reference=request.reference,
-        allow_eager=request.allow_eager,
-        exact=request.exact,
-        progress=progress,
-    )
 
 
 class Ground:

@@ -10,7 +10,8 @@ import math
 from collections.abc import Mapping
 from dataclasses import replace
 
-from torchparity.compare.expectation import Expectation, tensor_of
+from torchparity.compare.expectation import Expectation
+from torchparity.compare.facts import tensor_of
 from torchparity.compare.judgement import Suspicion, Tolerance
 from torchparity.compare.leaves import Leaf, parts_of
 from torchparity.records import KINK, Kind, LeafReport, Status

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -24,16 +24,15 @@ from torchparity.compare.leaves import Leaf
 from torchparity.compilers.candidates import Candidate
 from torchparity.errors import UsageError
 from torchparity.judge import reasons
+from torchparity.judge.appeals import Appeals, CandidateRun, drew_alike
 from torchparity.judge.coverage import Coverage
-from torchparity.judge.ground import Ground, Settings, kept
-from torchparity.judge.kinks import Suspects, followable, numeric
+from torchparity.judge.ground import Ground, kept
+from torchparity.judge.settings import Settings
 from torchparity.records import (
     FLUSHED,
-    KINK,
     NOT_COMPARED,
     NOT_DETERMINISTIC,
     NOT_JUDGED,
-    OTHER_RANDOM,
     UNINITIALISED,
     Extent,
     Failure,
@@ -45,25 +44,12 @@ from torchparity.records import (
 from torchparity.run.environment import environment
 from torchparity.run.exact_data import with_exact_data
 from torchparity.run.plan import Plan
-from torchparity.run.state import RandomState
 from torchparity.run.subject import Subject
 
 FLAKY_RUNS = 5
-AMPLITUDE = 4.0
 # Two runs of noise tell how large it is within a factor of two or so. A leaf that scores less than this share of the
 # threshold would have to be a factor of four off to be wrong: it needs no finer estimate (docs/design/sequential.md).
 FAR_BELOW = 0.25
-
-
-@dataclass
-class CandidateRun:
-    """One run of the compiled model: its reports, and the leaves that differ, or nearly do."""
-
-    comparison: Comparison
-    suspects: dict[str, Leaf]
-    failure: Failure | None = None
-    random_after: RandomState | None = None
-    out_of_memory: bool = False
 
 
 class Oracle:
@@ -268,10 +254,7 @@ class Oracle:
     # --- the decision ----------------------------------------------------------------------------
 
     def _decide(self, candidates: list[CandidateRun]) -> Verdict:
-        self._look_closer(candidates)
-        self._forgive_kinks(candidates)
-        self._ask_float64(candidates)
-        self._excuse_random(candidates)
+        Appeals(self.ground, self.tolerance, self.candidate, self._run_compiled).hear(candidates)
         failing = [entry for entry in candidates if _fails(entry)]
         if not failing:
             return self._decide_same(candidates[0])
@@ -328,111 +311,6 @@ class Oracle:
         if better:
             self.ground.notes.append(reasons.nearer(better))
         return self._verdict(Status.SAME, [reasons.all_inside(len(reports))], reports)
-
-    def _look_closer(self, candidates: list[CandidateRun]) -> None:
-        """Where a leaf comes out close, or differs, make the rest of the noise runs, and judge it again."""
-        close = {path for entry in candidates for path in entry.suspects}
-        again = self.ground.look_closer(close)
-        for entry in candidates:
-            for path, leaf in list(entry.suspects.items()):
-                expectation = self.ground.expectations.get(path)
-                if again and expectation is not None and expectation.deterministic:
-                    entry.comparison.reports[path] = expectation.judge(leaf, self.tolerance)
-                if entry.comparison.reports[path].status is not Status.DIFFERS:
-                    del entry.suspects[path]
-
-    def _forgive_kinks(self, candidates: list[CandidateRun]) -> None:
-        """Where leaves differ in numbers only, see whether amplified noise reaches that far too."""
-        if self.tolerance.relative is not None:
-            return
-        suspects = Suspects(self.ground.expectations, self.tolerance)
-        for entry in candidates:
-            for path, leaf in entry.suspects.items():
-                suspects.add(path, leaf, entry.comparison.reports[path])
-        runs = 0
-        while self.settings.agree("another amplified run?", int(suspects.want_another(runs))):
-            self.ground.run_noise(suspects.expectations, amplitude=AMPLITUDE, watch=suspects.watch)
-            runs += 1
-        forgiven = set()
-        for entry in candidates:
-            for path, leaf in entry.suspects.items():
-                report = suspects.judge_again(path, leaf, entry.comparison.reports[path])
-                entry.comparison.reports[path] = report
-                if report.status is Status.SAME:
-                    forgiven.add(path)
-        if forgiven:
-            self.ground.notes.append(reasons.kinks(sorted(forgiven)))
-
-    def _ask_float64(self, candidates: list[CandidateRun]) -> None:
-        """Where rounding decides, see whether float64, left to itself, stands on the candidate's side of the step."""
-        reference = self.ground.reference
-        wrong = {
-            path
-            for entry in candidates
-            for path, leaf in entry.suspects.items()
-            if entry.comparison.reports[path].status is Status.DIFFERS and followable(entry.comparison.reports[path])
-        }
-        worth = wrong if reference is not None and reference.decisions and self.tolerance.relative is None else set()
-        if not self.settings.agree("float64 by itself?", int(bool(worth))):
-            return
-        truths = self.ground.free_truths(worth)
-        agreeing = set()
-        for entry in candidates:
-            for path in worth & set(entry.suspects) & set(truths):
-                expectation = self.ground.expectations[path]
-                if expectation.agrees_with(entry.suspects[path], truths[path], self.tolerance):
-                    report = entry.comparison.reports[path]
-                    entry.comparison.reports[path] = replace(report, status=Status.SAME, mismatches=(), note=KINK)
-                    agreeing.add(path)
-        if agreeing:
-            self.ground.notes.append(reasons.float64_agrees(sorted(agreeing)))
-
-    def _control_draws_alike(self, strange: list[CandidateRun], paths: set[str]) -> bool:
-        """Compile with a backend that is right, and see whether it draws as the candidate does, and agrees with eager.
-
-        Compiling may drop a random number that nothing uses. Then the generators stand elsewhere, and yet
-        every number that matters is eager's.
-        """
-        right = self.candidate.control()
-        if right is None:
-            return False
-        with right.active():
-            control = self._run_compiled(right.build(self.subject.model), "control")
-        return (
-            control.failure is None
-            and not paths.intersection(control.comparison.differing)
-            and all(drew_alike(entry.random_after, control.random_after) for entry in strange)
-        )
-
-    def _excuse_random(self, candidates: list[CandidateRun]) -> None:
-        """Leaves that depend on random numbers cannot be judged where the backend draws others.
-
-        A backend that draws eager's numbers leaves torch's generators where eager leaves them.
-        """
-        strange = [entry for entry in candidates if not drew_alike(entry.random_after, self.ground.random_after)]
-        decides = self.ground.decides_by_random
-        excusable = {
-            path
-            for entry in strange
-            for path in entry.comparison.differing
-            if decides or (numeric(entry.comparison.reports[path]) and self.ground.depends_on_random(path))
-        }
-        if not self.settings.agree("a control?", int(bool(excusable))):
-            return
-        if self._control_draws_alike(strange, excusable) or not excusable:
-            return
-        for entry in candidates:
-            for path in excusable & set(entry.comparison.differing):
-                report = entry.comparison.reports[path]
-                entry.comparison.reports[path] = replace(report, status=Status.UNKNOWN, note=OTHER_RANDOM)
-        self.ground.notes.append(reasons.other_random_numbers(self.candidate.name, sorted(excusable)))
-
-
-def drew_alike(left: RandomState | None, right: RandomState | None) -> bool:
-    """Tell whether two runs left every generator at the same place (a run that raised tells nothing)."""
-    if left is None or right is None:
-        return True
-    return left.same_torch_numbers(right) and left.same_python_numbers(right)
 
 
 def report_of_none(path: str, leaf: Leaf | None) -> LeafReport:

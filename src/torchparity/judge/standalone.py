@@ -18,8 +18,8 @@ import torch
 
 from torchparity.compare.judgement import Tolerance
 from torchparity.errors import ParityError
-from torchparity.judge.ground import Settings
 from torchparity.judge.oracle import Oracle
+from torchparity.judge.settings import Settings
 from torchparity.records.verdict import Kind, Status, Verdict
 from torchparity.request import PROJECTION
 from torchparity.run.plan import Plan

@@ -28,9 +28,9 @@ from torchparity import torchapi
 from torchparity.compilers.candidates import Ready, compile_graph, copy_on_same_tensors
 from torchparity.compilers.recipe import recipe_of, recipe_plain
 from torchparity.errors import AccuracyError, CaseError, ParityError, UsageError
-from torchparity.judge.ground import settings_of
 from torchparity.judge.oracle import Oracle
 from torchparity.judge.script import write_bundle
+from torchparity.judge.settings import settings_of
 from torchparity.observe.capture import DYNAMO, device_of, observed_case, random_states
 from torchparity.records import Failure, Status, Verdict, signature_of
 from torchparity.repro.case import Case, write_graph

@@ -18,9 +18,9 @@ from torchparity.compilers.recipe import Recipe
 from torchparity.errors import CaseError, ParityError
 from torchparity.graphs.recording import copied_together
 from torchparity.judge.cases import renamed
-from torchparity.judge.ground import settings_of
 from torchparity.judge.oracle import Oracle
 from torchparity.judge.reasons import candidate_raises
+from torchparity.judge.settings import settings_of
 from torchparity.observe.capture import DYNAMO, Ambient, observed_case
 from torchparity.records import Failure, ProgressCallback, Status, Verdict
 from torchparity.repro.case import Case, WrittenGraph, write_graph

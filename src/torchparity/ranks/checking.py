@@ -12,8 +12,8 @@ from torch.nn.parallel import DistributedDataParallel
 from torchparity.compilers.candidates import Compiled
 from torchparity.compilers.recipe import recipe_of
 from torchparity.judge import reasons
-from torchparity.judge.ground import Settings, settings_of
 from torchparity.judge.oracle import Oracle
+from torchparity.judge.settings import Settings, settings_of
 from torchparity.ranks.agreement import compare_graphs
 from torchparity.ranks.talk import Ranks
 from torchparity.records import JointVerdict, Progress, ProgressCallback, RunRecord, Status, Verdict

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from torchparity import torchapi
-from torchparity.compare.expectation import is_float
+from torchparity.compare.facts import is_float
 from torchparity.run.operators import CONTRACTIONS, Traits
 
 # Bits of the mantissa: an integer up to two to this power is a number of the dtype.

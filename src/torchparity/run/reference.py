@@ -20,20 +20,7 @@ from torchparity.compare.integers import Origin
 from torchparity.run.exactness import Exactness
 from torchparity.run.mode import Watch, fresh_outputs, written_tensors
 from torchparity.run.operators import ALLOCATES, CHOOSES, HANDS_ON, Traits, float_tensors, poison
-
-PROMOTED = {
-    torch.float16: torch.float64,
-    torch.bfloat16: torch.float64,
-    torch.float32: torch.float64,
-    torch.complex32: torch.complex128,
-    torch.complex64: torch.complex128,
-    torch.float8_e4m3fn: torch.float64,
-    torch.float8_e5m2: torch.float64,
-    torch.float8_e4m3fnuz: torch.float64,
-    torch.float8_e5m2fnuz: torch.float64,
-}
-# Dead shadows are looked for after this many new bytes, or a quarter of what is alive.
-SWEEP_BYTES = 16 << 20
+from torchparity.run.shadows import PROMOTED, Shadows
 
 # Operations that fill a tensor with what one other rank sends to this one.
 RECEIVES = ("recv_", "recv_any_source_")
@@ -54,114 +41,6 @@ def plain_kernels() -> Iterator[None]:
         sdpa_kernel(SDPBackend.MATH),
     ):
         yield
-
-
-class Shadows:
-    """Float64 twins of storages, dropped when the storage dies."""
-
-    def __init__(self) -> None:
-        self._entries: dict[int, tuple[Any, torch.dtype, torch.Tensor]] = {}
-        self._objects: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
-        self._new_bytes = 0
-        self._live_bytes = 0
-
-    def read(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Return the float64 value of a tensor."""
-        if tensor.dtype not in PROMOTED:
-            return tensor
-        twin = self._twin(tensor)
-        if twin is None:
-            return tensor.detach().to(PROMOTED[tensor.dtype])
-        if tensor.is_conj():
-            twin = twin.conj()
-        return twin.neg() if tensor.is_neg() else twin
-
-    def has(self, tensor: torch.Tensor) -> bool:
-        """Tell whether a tensor has a shadow of its own."""
-        return self._twin(tensor) is not None
-
-    def _twin(self, tensor: torch.Tensor) -> torch.Tensor | None:
-        if not torchapi.has_memory(tensor):
-            held = self._objects.get(id(tensor))
-            return held[1] if held is not None else None
-        key = torchapi.storage_key(tensor)
-        entry = self._entries.get(key) if key is not None else None
-        if entry is None or entry[0].expired():
-            return None
-        _, dtype, flat = entry
-        if dtype != tensor.dtype:
-            if dtype.is_complex and not tensor.is_complex():
-                flat = torch.view_as_real(flat).view(-1)
-            elif tensor.is_complex() and not dtype.is_complex:
-                flat = torch.view_as_complex(flat.view(-1, 2))
-            else:
-                return None
-        return flat.as_strided(tensor.size(), tensor.stride(), tensor.storage_offset())
-
-    def materialise(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Return the shadow of a tensor that is about to be written to, making one if it has none."""
-        twin = self._twin(tensor)
-        if twin is not None:
-            return twin
-        if not torchapi.has_memory(tensor):
-            self._objects[id(tensor)] = (tensor, tensor.detach().to(PROMOTED[tensor.dtype]))
-            return self._objects[id(tensor)][1]
-        storage = tensor.untyped_storage()
-        flat = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
-        flat.set_(storage, 0, (storage.nbytes() // tensor.element_size(),), (1,))
-        self._enter(tensor, flat.to(PROMOTED[tensor.dtype]))
-        twin = self._twin(tensor)
-        assert twin is not None
-        return twin
-
-    def write(self, tensor: torch.Tensor, value: torch.Tensor) -> None:
-        """Make `value` the shadow of a fresh result."""
-        wanted = PROMOTED[tensor.dtype]
-        if value.dtype != wanted:
-            value = value.to(wanted)
-        if not torchapi.has_memory(tensor):
-            if torchapi.has_values(tensor):
-                self._objects[id(tensor)] = (tensor, value)
-            return
-        if self._twin(tensor) is None:
-            elements = tensor.untyped_storage().nbytes() // tensor.element_size()
-            if (
-                value.stride() == tensor.stride()
-                and tensor.storage_offset() == value.storage_offset() == 0
-                and value.untyped_storage().nbytes() == elements * value.element_size()
-            ):
-                self._enter(tensor, value.as_strided((elements,), (1,)))
-                return
-            self._enter(tensor, torch.zeros(elements, dtype=wanted, device=tensor.device))
-        twin = self._twin(tensor)
-        assert twin is not None
-        twin.copy_(value)
-
-    def _enter(self, tensor: torch.Tensor, flat: torch.Tensor) -> None:
-        key = torchapi.storage_key(tensor)
-        assert key is not None
-        size = flat.numel() * flat.element_size()
-        self._new_bytes += size
-        self._live_bytes += size
-        self._entries[key] = (
-            torchapi.StorageWeakRef(tensor.untyped_storage()),
-            tensor.dtype,
-            flat,
-        )
-        if self._new_bytes > max(SWEEP_BYTES, self._live_bytes // 4):
-            self._sweep()
-
-    def _sweep(self) -> None:
-        for key in [key for key, entry in self._entries.items() if entry[0].expired()]:
-            del self._entries[key]
-        self._new_bytes = 0
-        self._live_bytes = sum(flat.numel() * flat.element_size() for _, _, flat in self._entries.values())
-
-    def forget(self, tensor: torch.Tensor) -> None:
-        """Drop a shadow that is no longer wanted."""
-        key = torchapi.storage_key(tensor)
-        if key is not None:
-            self._entries.pop(key, None)
 
 
 class Reference(Watch):

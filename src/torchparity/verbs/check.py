@@ -8,8 +8,8 @@ from typing import Any, Unpack
 from torchparity.compilers.candidates import Compiled
 from torchparity.compilers.recipe import recipe_of
 from torchparity.errors import AccuracyError
-from torchparity.judge.ground import settings_of
 from torchparity.judge.oracle import Oracle
+from torchparity.judge.settings import settings_of
 from torchparity.records import ProgressCallback, Severity, Status, Verdict
 from torchparity.report.terminal import plain_text
 from torchparity.request import Options, Request, request_for

@@ -1,0 +1,162 @@
+"""Second looks at leaves that differ, or nearly do: what else but an error might explain them.
+
+closer    the rest of the noise runs, where a leaf comes out close
+kinks     noise large enough to cross kinks and ties
+float64   by itself, where a rounding decides
+random    other random numbers than eager's
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from torchparity.compare.expectation import Comparison
+from torchparity.compare.judgement import Tolerance
+from torchparity.compare.leaves import Leaf
+from torchparity.compilers.candidates import Candidate
+from torchparity.judge import reasons
+from torchparity.judge.ground import Ground
+from torchparity.judge.kinks import Suspects, followable, numeric
+from torchparity.records import KINK, OTHER_RANDOM, Failure, Status
+from torchparity.run.state import RandomState
+
+AMPLITUDE = 4.0
+
+
+@dataclass
+class CandidateRun:
+    """One run of the compiled model: its reports, and the leaves that differ, or nearly do."""
+
+    comparison: Comparison
+    suspects: dict[str, Leaf]
+    failure: Failure | None = None
+    random_after: RandomState | None = None
+    out_of_memory: bool = False
+
+
+class Appeals:
+    """Hears what can be said for the leaves of some candidate runs; changes their reports where it convinces."""
+
+    def __init__(
+        self,
+        ground: Ground,
+        tolerance: Tolerance,
+        candidate: Candidate,
+        run: Callable[[Callable[..., Any], str], CandidateRun],
+    ) -> None:
+        self.ground, self.tolerance, self.candidate, self.run = ground, tolerance, candidate, run
+        self.settings = ground.settings
+
+    def hear(self, candidates: list[CandidateRun]) -> None:
+        """Look again, in the order of what it costs."""
+        self.look_closer(candidates)
+        self.forgive_kinks(candidates)
+        self.ask_float64(candidates)
+        self.excuse_random(candidates)
+
+    def look_closer(self, candidates: list[CandidateRun]) -> None:
+        """Where a leaf comes out close, or differs, make the rest of the noise runs, and judge it again."""
+        close = {path for entry in candidates for path in entry.suspects}
+        again = self.ground.look_closer(close)
+        for entry in candidates:
+            for path, leaf in list(entry.suspects.items()):
+                expectation = self.ground.expectations.get(path)
+                if again and expectation is not None and expectation.deterministic:
+                    entry.comparison.reports[path] = expectation.judge(leaf, self.tolerance)
+                if entry.comparison.reports[path].status is not Status.DIFFERS:
+                    del entry.suspects[path]
+
+    def forgive_kinks(self, candidates: list[CandidateRun]) -> None:
+        """Where leaves differ in numbers only, see whether amplified noise reaches that far too."""
+        if self.tolerance.relative is not None:
+            return
+        suspects = Suspects(self.ground.expectations, self.tolerance)
+        for entry in candidates:
+            for path, leaf in entry.suspects.items():
+                suspects.add(path, leaf, entry.comparison.reports[path])
+        runs = 0
+        while self.settings.agree("another amplified run?", int(suspects.want_another(runs))):
+            self.ground.run_noise(suspects.expectations, amplitude=AMPLITUDE, watch=suspects.watch)
+            runs += 1
+        forgiven = set()
+        for entry in candidates:
+            for path, leaf in entry.suspects.items():
+                report = suspects.judge_again(path, leaf, entry.comparison.reports[path])
+                entry.comparison.reports[path] = report
+                if report.status is Status.SAME:
+                    forgiven.add(path)
+        if forgiven:
+            self.ground.notes.append(reasons.kinks(sorted(forgiven)))
+
+    def ask_float64(self, candidates: list[CandidateRun]) -> None:
+        """Where rounding decides, see whether float64, left to itself, stands on the candidate's side of the step."""
+        reference = self.ground.reference
+        wrong = {
+            path
+            for entry in candidates
+            for path, leaf in entry.suspects.items()
+            if entry.comparison.reports[path].status is Status.DIFFERS and followable(entry.comparison.reports[path])
+        }
+        worth = wrong if reference is not None and reference.decisions and self.tolerance.relative is None else set()
+        if not self.settings.agree("float64 by itself?", int(bool(worth))):
+            return
+        truths = self.ground.free_truths(worth)
+        agreeing = set()
+        for entry in candidates:
+            for path in worth & set(entry.suspects) & set(truths):
+                expectation = self.ground.expectations[path]
+                if expectation.agrees_with(entry.suspects[path], truths[path], self.tolerance):
+                    report = entry.comparison.reports[path]
+                    entry.comparison.reports[path] = replace(report, status=Status.SAME, mismatches=(), note=KINK)
+                    agreeing.add(path)
+        if agreeing:
+            self.ground.notes.append(reasons.float64_agrees(sorted(agreeing)))
+
+    def _control_draws_alike(self, strange: list[CandidateRun], paths: set[str]) -> bool:
+        """Compile with a backend that is right, and see whether it draws as the candidate does, and agrees with eager.
+
+        Compiling may drop a random number that nothing uses. Then the generators stand elsewhere, and yet
+        every number that matters is eager's.
+        """
+        right = self.candidate.control()
+        if right is None:
+            return False
+        with right.active():
+            control = self.run(right.build(self.ground.subject.model), "control")
+        return (
+            control.failure is None
+            and not paths.intersection(control.comparison.differing)
+            and all(drew_alike(entry.random_after, control.random_after) for entry in strange)
+        )
+
+    def excuse_random(self, candidates: list[CandidateRun]) -> None:
+        """Leaves that depend on random numbers cannot be judged where the backend draws others.
+
+        A backend that draws eager's numbers leaves torch's generators where eager leaves them.
+        """
+        strange = [entry for entry in candidates if not drew_alike(entry.random_after, self.ground.random_after)]
+        decides = self.ground.decides_by_random
+        excusable = {
+            path
+            for entry in strange
+            for path in entry.comparison.differing
+            if decides or (numeric(entry.comparison.reports[path]) and self.ground.depends_on_random(path))
+        }
+        if not self.settings.agree("a control?", int(bool(excusable))):
+            return
+        if self._control_draws_alike(strange, excusable) or not excusable:
+            return
+        for entry in candidates:
+            for path in excusable & set(entry.comparison.differing):
+                report = entry.comparison.reports[path]
+                entry.comparison.reports[path] = replace(report, status=Status.UNKNOWN, note=OTHER_RANDOM)
+        self.ground.notes.append(reasons.other_random_numbers(self.candidate.name, sorted(excusable)))
+
+
+def drew_alike(left: RandomState | None, right: RandomState | None) -> bool:
+    """Tell whether two runs left every generator at the same place (a run that raised tells nothing)."""
+    if left is None or right is None:
+        return True
+    return left.same_torch_numbers(right) and left.same_python_numbers(right)
