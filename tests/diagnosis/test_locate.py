@@ -174,3 +174,24 @@ def test_inputs_with_strides_of_their_own_are_not_rounded():
     after = rounding_inputs(apart.part.graph_module, apart.part.inputs)
     assert len(after.graph.nodes) in (before, before + 1)
     assert torch.equal(after(*apart.part.inputs)[0], apart.part.inputs[0].exp())
+
+
+def test_of_two_wrong_operations_the_one_that_reaches_an_output_is_named(tmp_path):
+    """Both are wrong on purpose; only one error arrives. Where, stage and script name the same operation."""
+
+    def model(x, w):
+        h = x @ w
+        mask = torch.log1p(h.abs() * 1e6 + 0.5) > -1.0
+        out = torch.relu(h * 1e-3)
+        return torch.where(mask, out, out * 2).sum(-1)
+
+    torch.manual_seed(0)
+    inputs = (torch.randn(16, 32), torch.randn(32, 32))
+    config = {f"inductor.cpp.inject_{name}_bug_TESTING_ONLY": "accuracy" for name in ("relu", "log1p")}
+    found = torchparity.diagnose(model, inputs, config=config, out=tmp_path / "run")
+    assert found.located is not None and found.located.culprit is not None
+    assert found.located.culprit.operation == "relu"
+    assert found.located.culprit.leads is True
+    assert [(node.operation, node.leads) for node in found.located.others] == [("log1p", False)]
+    assert found.smallest is not None and "relu" in found.smallest.script
+    assert found.blame is not None and "relu" in (found.blame.part or "")

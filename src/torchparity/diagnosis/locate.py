@@ -186,6 +186,7 @@ class Search:
                     place,
                     introduced=own["score"] if own is not None and judged else None,
                     introduced_kind=own["kind"] if own is not None and wrong else "",
+                    leads=own.get("leads") if own is not None else None,
                     propagated=max(leaf.score, leaf.aggregate_score) if leaf is not None else None,
                     propagated_kind=leaf.kind if leaf is not None and leaf.status is Status.DIFFERS else "",
                 )
@@ -297,10 +298,10 @@ def cuts_between(low: int, high: int, count: int) -> list[int]:
     return sorted({low + (high - low) * number // (count + 1) for number in range(1, count + 1)} - {low})
 
 
-def severity(node: NodeError) -> tuple[float, int]:
-    """Order operations: those that are wrong in more than number first, then by how much they introduce."""
+def severity(node: NodeError) -> tuple[bool, float, int]:
+    """Order operations: those that lead to the failure, wrong in more than number, then by how much they introduce."""
     whole = node.introduced_kind not in (Kind.VALUE.value, Kind.BIAS.value)
-    return (float("-inf") if whole else -(node.introduced or 0.0), node.place)
+    return (node.leads is False, float("-inf") if whole else -(node.introduced or 0.0), node.place)
 
 
 def only_gradients(verdict: Verdict) -> bool:

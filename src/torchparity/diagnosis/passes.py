@@ -210,6 +210,8 @@ class PassWatch:
         result = apply()
         after = self._attempt(lambda: text_of(graph_module.graph))
         if before is None or after is None:
+            unseen = Noted(name, stage, None, None, "it could not be watched", self._inside, self._graph)
+            self.noted.append(unseen)
             return result
         text, kept = before
         changed = text != after
@@ -274,7 +276,9 @@ class PassWatch:
             "difference": noted.difference,
         }
         if noted.before is None or noted.after is None:
-            return PassResult(**facts, changed=bool(noted.difference), status=Status.SAME)
+            if noted.difference:
+                return PassResult(**facts, changed=True, status=Status.UNKNOWN, why="its graph could not be copied")
+            return PassResult(**facts, changed=False, status=Status.SAME)
         inputs = self._inputs_of(noted)
         if inputs is None:
             return PassResult(**facts, changed=True, status=Status.UNKNOWN, why="its inputs were never seen")

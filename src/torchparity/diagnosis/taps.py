@@ -20,6 +20,7 @@ from torch.fx import GraphModule, Node
 from torchparity import torchapi
 from torchparity.compare.judgement import Tolerance
 from torchparity.compilers.candidates import Compiled, Given, Keeping
+from torchparity.diagnosis.leading import leading
 from torchparity.diagnosis.picture import draw
 from torchparity.graphs.extract import Extractor, opened_graph
 from torchparity.graphs.part import Part, placeholders
@@ -107,6 +108,9 @@ def tap(bench: Bench, untapped: Sequence[int], introduced: dict[str, Any], setti
             settings.progress(Progress(run=len(verdict.runs), runs=len(verdict.runs), name="each operation again"))
         reports = introduced_errors(extractor, values, rewritten, plan)
         introduced |= {str(places[node]): facts_of(report) for node, report in reports.items() if node in places}
+        wrong = [node for node, report in reports.items() if report.status is Status.DIFFERS and node in values]
+        for node, leads in leading(extractor, values, wrong).items() if len(wrong) > 1 else ():
+            introduced[str(places[node])]["leads"] = leads
     names = {f"output[{number}]": f"node {places.get(node, -1)}" for number, node in enumerate(tapped.makers)}
     leaves = tuple(replace(leaf, path=names.get(leaf.path, leaf.path)) for leaf in verdict.leaves)
     return replace(verdict, leaves=leaves)

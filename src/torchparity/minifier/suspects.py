@@ -45,7 +45,7 @@ def suspicions(whole: Whole, free: int, hint: Callable[[], Mapping[str, Any]] | 
     extractor = questions.workshop.extractor
     raised = extractor.recording.raised
     if raised is None and whole.looks_inside and whole.expected in (None, *VALUES):
-        yield from alone(questions, extractor, free)
+        yield from alone(questions, extractor, free, hint)
     follower = whole.follower()
     kind = follower.signature.kind
     if raised is not None:
@@ -80,14 +80,20 @@ def hinted(extractor: Extractor, hint: Callable[[], Mapping[str, Any]] | None) -
     return (node, family(told["kind"])) if node.name == told["name"] else None
 
 
-def alone(questions: Questions, extractor: Extractor, free: int) -> Iterator[Suspicion]:
+def alone(
+    questions: Questions, extractor: Extractor, free: int, hint: Callable[[], Mapping[str, Any]] | None = None
+) -> Iterator[Suspicion]:
     """Yield the nodes that are wrong by themselves, one of each kind of mistake; the whole case need not be asked.
 
-    Its answer may still be on the way: then what is followed is only believed to be its failure.
+    Its answer may still be on the way: then what is followed is only believed to be its failure. Where several
+    operations are wrong, not all of them may reach an output: who is hinted at comes first.
     """
     seen: set[tuple[str, str]] = set()
     wrong = wrong_alone(questions, extractor, free)
     told = {(operation_name(node), kind) for node, kind in wrong}
+    found = hinted(extractor, hint) if len({name for name, kind in told if kind in VALUES}) > 1 else None
+    if found is not None:
+        wrong.sort(key=lambda entry: operation_name(entry[0]) != operation_name(found[0]))
     for node, kind in wrong:
         # A wrong dtype or shape makes values wrong further on; where several are odd, locate tells which of them leads.
         leads = kind in VALUES or (kind in ORIGINS and len(told) == 1)

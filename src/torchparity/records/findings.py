@@ -17,7 +17,8 @@ class NodeError:
     """What one operation of a graph does: the error it introduces, and the error that has reached its result.
 
     Both in units of the noise, as scores are: a value over the threshold is no rounding. A kind is empty where
-    nothing is wrong; `introduced` is None where it could not be told.
+    nothing is wrong; `introduced` is None where it could not be told. `leads` tells whether its wrong value alone, put
+    into an eager run, makes the outputs wrong; None where that was not asked: it is the only one.
     """
 
     place: int
@@ -28,6 +29,7 @@ class NodeError:
     introduced_kind: str = ""
     propagated: float | None = None
     propagated_kind: str = ""
+    leads: bool | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -129,6 +131,6 @@ class PassesReport:
 
     @property
     def status(self) -> Status:
-        """DIFFERS where a pass changes the numbers, UNKNOWN where one could not be judged, else SAME."""
-        found = {entry.status for entry in self.passes}
+        """DIFFERS where a pass changes the numbers, UNKNOWN where one could not be judged or none ran, else SAME."""
+        found = {entry.status for entry in self.passes} or {Status.UNKNOWN}
         return next((entry for entry in (Status.DIFFERS, Status.UNKNOWN) if entry in found), Status.SAME)
