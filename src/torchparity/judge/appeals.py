@@ -17,12 +17,15 @@ from torchparity.compare.judgement import Tolerance
 from torchparity.compare.leaves import Leaf
 from torchparity.compilers.candidates import Candidate
 from torchparity.judge import reasons
-from torchparity.judge.ground import Ground
+from torchparity.judge.ground import LOOKS, Ground
 from torchparity.judge.kinks import Suspects, followable, numeric
-from torchparity.records import KINK, OTHER_RANDOM, Failure, Status
+from torchparity.records import KINK, OTHER_RANDOM, Failure, LeafReport, Status
 from torchparity.run.state import RandomState
 
 AMPLITUDE = 4.0
+# One run of noise, and eager, tell how large it is within a factor of two or so. A leaf that scores less than this
+# share of the threshold would have to be a factor of four off to be wrong (docs/design/sequential.md).
+FAR_BELOW = 0.25
 
 
 @dataclass
@@ -57,16 +60,22 @@ class Appeals:
         self.excuse_random(candidates)
 
     def look_closer(self, candidates: list[CandidateRun]) -> None:
-        """Where a leaf comes out close, or differs, make the rest of the noise runs, and judge it again."""
-        close = {path for entry in candidates for path in entry.suspects}
-        again = self.ground.look_closer(close)
-        for entry in candidates:
-            for path, leaf in list(entry.suspects.items()):
-                expectation = self.ground.expectations.get(path)
-                if again and expectation is not None and expectation.deterministic:
-                    entry.comparison.reports[path] = expectation.judge(leaf, self.tolerance)
-                if entry.comparison.reports[path].status is not Status.DIFFERS:
-                    del entry.suspects[path]
+        """Where a leaf comes out close, or differs, make more noise runs and judge it again, until it is clear."""
+        for look in range(len(LOOKS)):
+            close = {path for entry in candidates for path in entry.suspects}
+            again = self.ground.look_closer(close, look)
+            for entry in candidates:
+                for path, leaf in list(entry.suspects.items()):
+                    expectation = self.ground.expectations.get(path)
+                    if again and expectation is not None and expectation.deterministic:
+                        entry.comparison.reports[path] = expectation.judge(leaf, self.tolerance)
+                    report = entry.comparison.reports[path]
+                    if report.status is not Status.DIFFERS and (look == len(LOOKS) - 1 or self.is_clear(report)):
+                        del entry.suspects[path]
+
+    def is_clear(self, report: LeafReport) -> bool:
+        """Tell whether a leaf scores so little that no finer estimate of the noise would make it differ."""
+        return max(report.score, report.aggregate_score) <= FAR_BELOW * self.tolerance.threshold
 
     def forgive_kinks(self, candidates: list[CandidateRun]) -> None:
         """Where leaves differ in numbers only, see whether amplified noise reaches that far too."""

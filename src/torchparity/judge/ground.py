@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Callable, Collection
 from dataclasses import replace
 from typing import Any
@@ -29,8 +30,9 @@ from torchparity.run.subject import Subject
 
 # Roundings that a run may differ by where nothing tells how large its error is.
 ROUNDINGS = 50.0
-# Noise runs before the candidate is looked at: the others are made where it comes out close.
-FIRST_RUNS = 2
+# Noise runs before the candidate is looked at; and how many there are after each closer look, where it comes out close.
+FIRST_RUNS = 1
+LOOKS = (3, math.inf)
 # Two eager runs may differ by this many times eager's own distance from float64.
 REPEATABLE = 20.0
 # State that lives on after a run: its leaves must be copied to be kept.
@@ -94,20 +96,22 @@ class Ground:
         ):
             self.notes.append(reasons.no_gradient())
         if self.settings.tolerance.relative is None:
-            for _ in range(min(FIRST_RUNS, self.settings.noise_runs)):
+            # Beside a reference eager itself is a sample of the noise.
+            first = FIRST_RUNS + (self.reference is None)
+            for _ in range(min(first, self.settings.noise_runs)):
                 self.run_noise(self.expectations)
         return None
 
-    def look_closer(self, paths: Collection[str]) -> bool:
-        """Make the rest of the noise runs for some leaves, where there are any; tell whether there were."""
+    def look_closer(self, paths: Collection[str], look: int) -> bool:
+        """Make more noise runs for some leaves, where there are any; tell whether there were."""
         targets = {path: self.expectations[path] for path in paths if path in self.expectations}
-        left = self.settings.noise_runs - min(FIRST_RUNS, self.settings.noise_runs)
-        left = left if targets and self.settings.tolerance.relative is None else 0
-        left = self.settings.agree("more noise runs?", left)
-        self.planned += left
-        for _ in range(left):
+        wanted = int(min(LOOKS[look], self.settings.noise_runs)) - self.noise_counter
+        wanted = max(0, wanted) if targets and self.settings.tolerance.relative is None else 0
+        more = self.settings.agree("more noise runs?", wanted)
+        self.planned += more
+        for _ in range(more):
             self.run_noise(targets)
-        return left > 0
+        return more > 0
 
     def own(self, path: str, work: Callable[[], None]) -> None:
         """Do something of ours with a leaf; where that fails, the leaf is not judged, and nobody else is to blame."""

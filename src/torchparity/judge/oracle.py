@@ -4,9 +4,9 @@ One check is a fixed list of runs from the same state, each consumed leaf by lea
 
     eager          what the model computes
     reference      eager again, with a float64 shadow beside every operation
-    noise 1, 2     eager with every rounding moved: how far correct results lie apart
+    noise 1        eager with every rounding moved: how far correct results lie apart
     candidate x 2  the compiled model
-    noise 3..K     only where a leaf comes out close: how far apart, more exactly
+    noise 2..K     only where a leaf comes out close: how far apart, more exactly
     amplified      only where something differs: noise large enough to cross kinks and ties
 """
 
@@ -24,7 +24,7 @@ from torchparity.compare.leaves import Leaf
 from torchparity.compilers.candidates import Candidate
 from torchparity.errors import UsageError
 from torchparity.judge import reasons
-from torchparity.judge.appeals import Appeals, CandidateRun, drew_alike
+from torchparity.judge.appeals import FAR_BELOW, Appeals, CandidateRun, drew_alike
 from torchparity.judge.coverage import Coverage
 from torchparity.judge.ground import Ground, kept
 from torchparity.judge.settings import Settings
@@ -47,9 +47,6 @@ from torchparity.run.plan import Plan
 from torchparity.run.subject import Subject
 
 FLAKY_RUNS = 5
-# Two runs of noise tell how large it is within a factor of two or so. A leaf that scores less than this share of the
-# threshold would have to be a factor of four off to be wrong: it needs no finer estimate (docs/design/sequential.md).
-FAR_BELOW = 0.25
 
 
 class Oracle:
