@@ -89,6 +89,21 @@ def test_differs_is_1(folder):
     assert "output" in done.stdout
 
 
+def test_severity_decides_what_fails_where_one_is_named(folder):
+    words = ["check", "my_model.py:make", "--backend", "one_percent_off", "--quiet"]
+    done = run(folder, *words, "--fail-on", "wrong")
+    assert done.returncode == 1
+    assert "severity wrong: as a whole output has moved by 1 % of its size" in done.stdout
+    assert "compiled: 1 of 1 operations, in 1 graph" in done.stdout
+    done = run(folder, *words, "--fail-on", "nonfinite")
+    assert done.returncode == 0
+    assert done.stdout.startswith("DIFFERS")
+    assert "severity wrong, below nonfinite: not a failure here" in done.stderr
+    done = run(folder, *words, "--fail-on", "wrnog")
+    assert done.returncode == 2
+    assert done.stderr.startswith("error: there is no severity 'wrnog'\nhint: did you mean 'wrong'?")
+
+
 def test_unknown_is_125(folder):
     done = run(folder, "check", "my_model.py:raising", "--backend", "eager")
     assert done.returncode == 125
