@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from torchparity import CaseError, Recipe, UsageError, torchapi
-from torchparity.compilers.recipe import is_lost, registering_import
+from torchparity.compilers.recipe import EAGER_RANDOM, is_lost, registering_import
 from torchparity.repro.case import backend_files
 
 RECIPES = [
@@ -50,9 +50,9 @@ def test_settings_hold_only_inside():
 
 
 def test_eager_random_numbers_unless_the_user_said_otherwise():
-    assert Recipe().with_eager_random().config == {"inductor.fallback_random": True}
+    assert Recipe().with_eager_random().config == EAGER_RANDOM
     own = Recipe(config={"inductor.fallback_random": False})
-    assert own.with_eager_random().config == {"inductor.fallback_random": False}
+    assert own.with_eager_random().config == {**EAGER_RANDOM, "inductor.fallback_random": False}
 
 
 @pytest.mark.parametrize("recipe", RECIPES, ids=lambda recipe: recipe.backend)

@@ -18,7 +18,7 @@ COMMAND = re.compile(r"\$ (?P<command>.+?)(?:  # exits with (?P<code>\d+))?$")
 # Pages whose commands a newcomer can type, from top to bottom, in an empty folder.
 PAGES = [
     "check.md",
-    "ci.md",
+    pytest.param("ci.md", marks=pytest.mark.slow),
     pytest.param("pytest.md", marks=pytest.mark.slow),
     pytest.param("quick-start.md", marks=pytest.mark.slow),
     pytest.param("backends.md", marks=pytest.mark.slow),

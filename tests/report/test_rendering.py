@@ -45,8 +45,9 @@ def test_the_answer_stands_first_and_the_worst_leaf_next():
     lines = plain_text(VERDICT).splitlines()
     assert lines[0].startswith("DIFFERS  make against inductor")
     assert lines[1].strip() == "1 of 3 leaves differ"
-    assert lines[3].startswith("grad.weight")
-    assert "[1, 0]: 2 became 3" in lines[3]
+    assert lines[2].strip().startswith("severity wrong")
+    assert lines[4].startswith("grad.weight")
+    assert "[1, 0]: 2 became 3" in lines[4]
     assert "1 parameters, buffers and inputs left unchanged by both" in lines[-1]
     assert not any(line.startswith("parameter.x") for line in lines)
 

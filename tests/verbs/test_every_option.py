@@ -44,6 +44,7 @@ SAMPLES: dict[str, tuple[Any, dict[str, Any]]] = {
     "noise_runs": (3, {}),
     "candidate_runs": (3, {}),
     "allow_eager": (True, {}),
+    "exact": (True, {}),
 }
 COMPILER = {"backend", "mode", "dynamic", "fullgraph", "options", "config", "fresh_cache"}
 RUN = {
@@ -58,7 +59,7 @@ RUN = {
     "input_gradients",
     "seed",
 }
-JUDGED = {"tolerance", "ignore", "reference", "noise_runs", "candidate_runs", "allow_eager"}
+JUDGED = {"tolerance", "ignore", "reference", "noise_runs", "candidate_runs", "allow_eager", "exact"}
 # What each verb refuses; everything else is taken.
 REFUSED: dict[str, set[str]] = {
     "check": set(),
@@ -171,7 +172,12 @@ def test_check_runs_as_it_is_asked(option):
         assert sum(run.name.startswith("noise") for run in verdict.runs) == value
 
 
-@pytest.mark.parametrize("option", EVERY)
+# One of each sort in every run; the others, which go the same way, with the slow tests.
+OFTEN = ("mode", "config", "train", "no_grad", "autocast", "tolerance", "exact")
+SOMETIMES = [option if option in OFTEN else pytest.param(option, marks=pytest.mark.slow) for option in EVERY]
+
+
+@pytest.mark.parametrize("option", SOMETIMES)
 def test_a_failure_is_captured_and_judged_again_as_it_was_seen(option, pool, tmp_path):
     """What `capture` writes and what `find_failing` asks a worker: locate, minify, blame and diagnose stand on it."""
     made, args = model()
@@ -234,6 +240,7 @@ WORDS = {
     "noise_runs": ["--noise-runs", "3"],
     "candidate_runs": ["--runs", "3"],
     "allow_eager": ["--allow-eager"],
+    "exact": ["--exact"],
 }
 COMMANDS = {
     "check": "check",

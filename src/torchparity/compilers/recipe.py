@@ -21,8 +21,9 @@ from torchparity.request import COMPILER_OPTIONS, EVERY, MODES, Request, suggest
 from torchparity.run.plan import Plan
 from torchparity.torchapi import deployed
 
-# Inductor's own numbers, and torch's in the place of NumPy's, are both what a compiler draws by default.
-EAGER_RANDOM = {"inductor.fallback_random": True, "dynamo.use_numpy_random_stream": True}
+# What a compiler draws by default is inductor's own, and torch's in the place of NumPy's.
+GRAPH_RANDOM = {"inductor.fallback_random": True}
+EAGER_RANDOM = {**GRAPH_RANDOM, "dynamo.use_numpy_random_stream": True}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,13 +85,14 @@ class Recipe:
             raise inference_only(self.engine.name)
         return self
 
-    def with_eager_random(self) -> Recipe:
+    def with_eager_random(self, *, graph: bool = False) -> Recipe:
         """Return a recipe that draws eager's random numbers (unless the user said otherwise).
 
-        The setting is inductor's, but every backend that uses its decompositions obeys it.
+        The setting is inductor's, but every backend that uses its decompositions obeys it. A `graph` draws none of
+        NumPy's.
         """
         foreign = self.engine is not None and not self.engine.obeys_inductor
-        return self if foreign else replace(self, config={**EAGER_RANDOM, **self.config})
+        return self if foreign else replace(self, config={**(GRAPH_RANDOM if graph else EAGER_RANDOM), **self.config})
 
     @contextlib.contextmanager
     def active(self) -> Iterator[None]:

@@ -189,7 +189,7 @@ def make_case(
     if request.dynamic is None and any(isinstance(value, Symbol) for _, value in encoded):
         request = replace(request, dynamic=True)
     if graph.source.draws_random_numbers:
-        request = replace(request, config=recipe_plain(request).with_eager_random().config)
+        request = replace(request, config=recipe_plain(request).with_eager_random(graph=True).config)
     constants = [(path, encode_tensor(value, path, held)) for path, value in sorted(graph.source.constants.items())]
     files = {**graph.source.files, **backend_files(recipe_plain(request)), **class_files([*encoded, *constants])}
     return Case(
