@@ -10,7 +10,9 @@ import torch
 
 from torchparity import UsageError, check
 from torchparity.records import Status
+from torchparity.run.exact_data import fillable, with_exact_data
 from torchparity.run.exactness import step_of
+from torchparity.run.subject import Subject
 
 DTYPES = [torch.float32, torch.bfloat16, torch.float16]
 
@@ -99,6 +101,39 @@ def test_a_difference_below_the_noise_is_seen_on_exact_data() -> None:
     verdict = check(lambda x: x @ weights, given, backend=backend, exact=True)
     assert verdict.status is Status.DIFFERS
     assert "on exact data" in verdict.reasons[0]
+
+
+def test_a_decision_in_the_model_forgives_nothing_on_exact_data() -> None:
+    """Float64 by itself may stand on the candidate's side of a step only where something was rounded."""
+    weights = torch.randn(64, 64)
+
+    def model(x: torch.Tensor) -> torch.Tensor:
+        made = x @ weights
+        return torch.where(made > 1, made, made + 4).floor() + made
+
+    def off_by_little(result: torch.Tensor) -> torch.Tensor:
+        changed = result.clone()
+        changed[3, 5] += torch.finfo(torch.float32).eps * 2 * float(result.abs().max())
+        return changed
+
+    verdict = check(model, (torch.randn(64, 64),), backend=at_operation("matmul", off_by_little), exact=True)
+
+    assert verdict.status is Status.DIFFERS
+    assert "on exact data" in verdict.reasons[0]
+
+
+def test_what_is_exact_already_is_left_as_it_is() -> None:
+    """A mask means something: ones, zeros and minus infinity stay where they are."""
+    causal = torch.full((6, 6), -torch.inf).triu(1)
+    kept = torch.tensor([[1.0, 0.0, 1.0], [0.0, 1.0, 1.0]])
+    drawn = torch.randn(6, 6)
+
+    assert [fillable(given) for given in (causal, kept, drawn)] == [False, False, True]
+    with with_exact_data(Subject(torch.add, (drawn, causal)), 0) as subject:
+        ((given, mask), _) = subject.calls()[0]
+
+    assert torch.equal(mask, causal)
+    assert not torch.equal(given, drawn)
 
 
 def test_what_rounds_is_judged_by_the_noise_as_ever() -> None:

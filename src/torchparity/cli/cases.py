@@ -12,7 +12,8 @@ from rich.markup import escape
 from rich.table import Table
 
 import torchparity
-from torchparity.cli.options import Asked, FailOn, Json, Leaves, Named, Quiet, gated, severity_named, takes_request
+from torchparity.cli.options import Asked, FailOn, Json, Leaves, Named, Quiet, severity_named, takes_request
+from torchparity.cli.outputs import gated
 from torchparity.cli.progress import ProgressLine
 from torchparity.cli.subjects import limits_of
 from torchparity.errors import UsageError

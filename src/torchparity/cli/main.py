@@ -26,11 +26,10 @@ from torchparity.cli.options import (
     Leaves,
     Named,
     Quiet,
-    gated,
     severity_named,
     takes_request,
 )
-from torchparity.cli.outputs import Outputs, command_line
+from torchparity.cli.outputs import Outputs, command_line, gated
 from torchparity.cli.progress import ProgressLine
 from torchparity.cli.subjects import limits_of
 from torchparity.errors import ParityError, UsageError

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import functools
 import inspect
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +16,7 @@ from torchparity.errors import UsageError
 from torchparity.request import Request, request_for, suggestion
 
 if TYPE_CHECKING:
-    from torchparity.records import Severity, Verdict
+    from torchparity.records import Severity
 
 MODEL, COMPILER, JUDGEMENT, OUTPUT = "What to run", "The compiler", "The judgement", "Output"
 GIB = 2**30
@@ -144,15 +143,6 @@ def severity_named(word: str | None) -> Severity:
     if word not in known:
         raise UsageError(f"there is no severity {word!r}", hint=suggestion(word, known, f"they are {', '.join(known)}"))
     return Severity(word)
-
-
-def gated(verdict: Verdict, level: Severity) -> int:
-    """Return the exit code of a verdict that matters only from a level on."""
-    code: int = verdict.exit_code
-    if code == 1 and not verdict.fails(level):
-        print(f"severity {verdict.severity.value}, below {level.value}: not a failure here", file=sys.stderr)
-        return 0
-    return code
 
 
 def read_setting(entry: str) -> tuple[str, Any]:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import shlex
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from torchparity.errors import UsageError
-from torchparity.records import JointVerdict, Verdict
+from torchparity.records import JointVerdict, Severity, Verdict
 from torchparity.report.junit import write_junit
 from torchparity.report.machine import write_json
 from torchparity.report.summary import append_summary
@@ -61,3 +62,12 @@ def command_line(words: Sequence[str], *, ranks: int = 0) -> str:
         kept.append(word)
     start = ["torchrun", "--nproc-per-node", str(ranks), "-m"] if ranks else []
     return shlex.join([*start, "torchparity", *kept])
+
+
+def gated(verdict: Verdict, level: Severity) -> int:
+    """Return the exit code of a verdict that matters only from a level on."""
+    code: int = verdict.exit_code
+    if code == 1 and not verdict.fails(level):
+        print(f"severity {verdict.severity.value}, below {level.value}: not a failure here", file=sys.stderr)
+        return 0
+    return code

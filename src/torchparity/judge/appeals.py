@@ -108,6 +108,8 @@ class Appeals:
             for path, leaf in entry.suspects.items()
             if entry.comparison.reports[path].status is Status.DIFFERS and followable(entry.comparison.reports[path])
         }
+        # What is exact was never rounded, so no decision can have turned on a rounding.
+        wrong = {path for path in wrong if not self.ground.expectations[path].exact}
         worth = wrong if reference is not None and reference.decisions and self.tolerance.relative is None else set()
         if not self.settings.agree("float64 by itself?", int(bool(worth))):
             return

@@ -25,6 +25,10 @@ class Coverage:
         with torchapi.heard_compilations(self._hear):
             yield
 
+    def forget(self) -> None:
+        """Begin anew, with another candidate."""
+        self.graphs = self.calls = self.operations = 0
+
     def begin(self) -> None:
         """Forget what earlier runs did; what was compiled stays."""
         self.calls = self.operations = 0

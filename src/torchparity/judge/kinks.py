@@ -101,6 +101,6 @@ class Suspects:
         kinds = {mismatch.kind for mismatch in again.mismatches}
         if again.status is Status.SAME or not suspicions or not kinds <= {Kind.VALUE, Kind.BIAS}:
             return again
-        if all(suspicion.explained() for suspicion in suspicions):
+        if not again.exact and all(suspicion.explained() for suspicion in suspicions):
             return replace(again, status=Status.SAME, mismatches=(), note=KINK)
         return again

@@ -60,6 +60,8 @@ class Oracle:
         self.tolerance = replace(settings.tolerance, ignore=settings.tolerance.ignore | candidate.ignored)
         self.ground = Ground(subject, plan, settings)
         self.coverage = Coverage()
+        self.extent: Extent | None = None
+        self.nothing_compiled = False
         self.built: Callable[..., Any] | None = None
         self.started = time.perf_counter()
 
@@ -92,12 +94,14 @@ class Oracle:
         note = reasons.exact_leaves(len(exact), len(found.leaves))
         if found.status is Status.DIFFERS:
             why = (reasons.on_exact_data(), *found.reasons, note)
-            return replace(found, reasons=why, recipe=verdict.recipe, runs=(*verdict.runs, *found.runs))
+            verdict = replace(found, reasons=why, recipe=verdict.recipe, compiled=verdict.compiled)
+        else:
+            verdict = replace(verdict, reasons=(*verdict.reasons, note))
         return replace(
             verdict,
-            reasons=(*verdict.reasons, note),
-            runs=(*verdict.runs, *found.runs),
+            runs=(*self.ground.records, *found.runs),
             exact=tuple(leaf.path for leaf in exact),
+            seconds=time.perf_counter() - self.started,
         )
 
     def _judge(self) -> Verdict:
@@ -110,8 +114,9 @@ class Oracle:
             self.candidate = self.candidate.with_eager_random()
         with self.coverage.listening():
             candidates = self._run_candidates()
-            if self._drew_others(candidates):
-                self.candidate, self.built = self.candidate.with_eager_random(), None
+            told = self.candidate.with_eager_random()
+            if self._drew_others(candidates) and told is not self.candidate:
+                self.candidate, self.built = told, None
                 candidates = self._run_candidates()
             return self._decide(candidates)
 
@@ -150,16 +155,20 @@ class Oracle:
             failure=failure,
             differs_in=differs_in,
             seconds=time.perf_counter() - self.started,
-            compiled=self._extent(),
+            compiled=self.extent,
         )
 
-    def _extent(self) -> Extent | None:
-        """Return how much of the model ran in graphs; None of what Dynamo does not trace."""
+    def _measure(self) -> None:
+        """Note how much of the model the candidate's last run had in graphs; nothing of what Dynamo does not trace.
+
+        Where eager computes something and no graph ran in its place, nothing was compiled.
+        """
         if not self.candidate.traces:
-            return None
-        reference = self.ground.reference
+            return
+        coverage, reference = self.coverage, self.ground.reference
         operations = reference.operations if reference is not None else 0
-        return Extent(inside=self.coverage.operations, operations=operations, graphs=self.coverage.graphs)
+        self.extent = Extent(inside=coverage.operations, operations=operations, graphs=coverage.graphs)
+        self.nothing_compiled = coverage.calls == 0 and (reference is None or operations > 0)
 
     # --- the candidate ---------------------------------------------------------------------------
 
@@ -181,6 +190,7 @@ class Oracle:
     def _run_candidates(self) -> list[CandidateRun]:
         """Run the compiled model twice, and more often where the runs disagree."""
         if self.built is None:
+            self.coverage.forget()
             self.built = self.candidate.build(self.subject.model)
         candidate = self.built
         found: list[CandidateRun] = []
@@ -191,15 +201,8 @@ class Oracle:
                 if len({_fails(entry) for entry in found}) > 1:
                     wanted = max(wanted, FLAKY_RUNS)
                 wanted = self.settings.agree("how many runs of the candidate?", wanted)
+        self._measure()
         return found
-
-    @property
-    def _nothing_compiled(self) -> bool:
-        """Whether no graph has run in the compiled model's place, although there was something to compile."""
-        extent = self._extent()
-        reference = self.ground.reference
-        idle = reference is not None and reference.operations == 0
-        return extent is not None and self.coverage.calls == 0 and not idle
 
     def _run_compiled(self, candidate: Callable[..., Any], name: str) -> CandidateRun:
         self.ground.announce(name, candidate=True)
@@ -299,7 +302,7 @@ class Oracle:
             )
             groups = [(tell, [path for path in unknown if noted[path] == note]) for note, tell in told]
             return self._verdict(Status.UNKNOWN, [tell(paths) for tell, paths in groups if paths], reports)
-        if self._nothing_compiled and not self.settings.allow_eager:
+        if self.nothing_compiled and not self.settings.allow_eager:
             return self._verdict(Status.UNKNOWN, [reasons.nothing_compiled()], reports)
         zeroed = [path for path, report in reports.items() if report.note == FLUSHED]
         if zeroed:

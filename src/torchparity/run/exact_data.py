@@ -52,7 +52,7 @@ def fillable(tensor: torch.Tensor) -> bool:
         return False
     values = tensor.detach()
     small = torch.isinf(values) | ((values == values.round()) & (values.abs() <= SMALL))
-    return not bool(small.all()) or tensor.dim() > 1
+    return not bool(small.all())
 
 
 def exact_copy(tensor: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
