@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 DEV := $(VENV)/.installed-dev
 
 .PHONY: demo test test-all browser lint types docs check bench-oracle bench-cases bench-minify bench-diagnosis \
-	bench-diagnose clean
+	bench-diagnose bench-power clean
 
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -46,6 +46,9 @@ check: lint types docs test
 
 bench-oracle: $(DEV)  ## ours, stock and assert_close, in one run
 	$(BIN)/python -m benchmarks.oracle
+
+bench-power: $(DEV)  ## what can be seen in half precision at all, and what is seen
+	$(BIN)/python -m benchmarks.power
 
 bench-cases: $(DEV)  ## what cases cost, as ratios
 	$(BIN)/python -m benchmarks.cases

@@ -8,6 +8,7 @@ One check is a fixed list of runs from the same state, each consumed leaf by lea
     candidate x 2  the compiled model
     noise 2..K     only where a leaf comes out close: how far apart, more exactly
     amplified      only where something differs: noise large enough to cross kinks and ties
+    together       only in half precision, where nothing differs: all leaves at once, along the model's derivatives
 """
 
 from __future__ import annotations
@@ -22,11 +23,12 @@ import torch
 from torchparity.compare.expectation import Comparison, Expectation, compare_all
 from torchparity.compare.leaves import Leaf
 from torchparity.compilers.candidates import Candidate
-from torchparity.errors import UsageError
+from torchparity.errors import ParityError, UsageError
 from torchparity.judge import reasons
 from torchparity.judge.appeals import FAR_BELOW, Appeals, CandidateRun, drew_alike
 from torchparity.judge.coverage import Coverage
 from torchparity.judge.ground import Ground, kept
+from torchparity.judge.pooled import Pooled, report_of
 from torchparity.judge.settings import Settings
 from torchparity.records import (
     FLUSHED,
@@ -257,6 +259,9 @@ class Oracle:
         Appeals(self.ground, self.tolerance, self.candidate, self._run_compiled).hear(candidates)
         failing = [entry for entry in candidates if _fails(entry)]
         if not failing:
+            self._judge_together(candidates)
+            failing = [entry for entry in candidates if _fails(entry)]
+        if not failing:
             return self._decide_same(candidates[0])
         first = failing[0]
         count = (len(failing), len(candidates))
@@ -285,6 +290,37 @@ class Oracle:
         if kinds <= {Kind.STRIDE, Kind.ALIAS, Kind.REQUIRES_GRAD}:
             self.ground.notes.insert(0, reasons.only_facts(kind.value for kind in kinds))
         return self._verdict(Status.DIFFERS, [why], reports, differs_in=count)
+
+    def _judge_together(self, candidates: list[CandidateRun]) -> None:
+        """Where no leaf differs by itself, see whether all of them together do."""
+        pooled = Pooled(self.ground, self.tolerance)
+        if not pooled.applies(candidates[0].comparison.reports):
+            return
+        try:
+            with self.candidate.active():
+                found = pooled.judge(self._run_again)
+        except ParityError:
+            raise
+        except Exception as error:  # noqa: BLE001 - a model without derivatives; each leaf was judged by itself
+            self.ground.notes.append(reasons.not_together(f"{type(error).__name__}: {error}"))
+            return
+        if found.score <= self.tolerance.threshold:
+            return
+        self.ground.notes.append(reasons.together(found.score, found.what, found.where))
+        for entry in candidates:
+            reports = entry.comparison.reports
+            report = report_of(found, reports, pooled.baselines)
+            reports[report.path] = report
+
+    def _run_again(self, consume: Callable[[Leaf], None]) -> bool:
+        """Run the candidate once more; tell whether it returned."""
+        if self.built is None:
+            return False
+        name = f"{self.candidate.name} again"
+        self.ground.announce(name, candidate=True)
+        ending = self.ground.runner.run(self.built, consume)
+        self.ground.record(name, ending)
+        return ending.failure is None
 
     def _decide_same(self, candidate: CandidateRun) -> Verdict:
         reports = dict(candidate.comparison.reports)

@@ -33,6 +33,19 @@ def all_inside(leaves: int) -> str:
     return f"all {leaves} leaves lie within the model's own rounding noise"
 
 
+def together(score: float, what: str, where: str) -> str:
+    """Say that the leaves differ together though none does alone."""
+    return (
+        f"no leaf alone lies outside the noise; together they lie {score:.1f} noise units off, "
+        f"as if the {what} of {where} were wrong"
+    )
+
+
+def not_together(why: str) -> str:
+    """Say why leaves in half precision were judged one by one only."""
+    return f"the leaves were judged one by one, not together ({why.splitlines()[0][:160]})"
+
+
 def nothing_to_compare() -> str:
     """Say that the model gives nothing that could be compared."""
     return "the model returns nothing that can be compared"

@@ -84,14 +84,22 @@ def _output(path: str, value: Any, places: dict[int, tuple[str, int]], *, visibl
     )
 
 
+def differentiated(inputs: Named, state: ModelState) -> dict[str, torch.Tensor]:
+    """Return the parameters and inputs that get a gradient, by the path that the gradient has as a leaf."""
+    named = [*((name, tensor) for name, _, tensor in state.named()), *inputs]
+    return {
+        f"grad.{name}": tensor
+        for name, tensor in named
+        if tensor.requires_grad and (tensor.is_leaf or tensor.retains_grad)
+    }
+
+
 def gradient_leaves(prefix: str, inputs: Named, state: ModelState) -> Iterator[Leaf]:
     """Yield the gradients of parameters and inputs, taken away from their tensors one by one."""
-    named = [*((name, tensor) for name, _, tensor in state.named()), *inputs]
-    for name, tensor in named:
-        if tensor.requires_grad and (tensor.is_leaf or tensor.retains_grad):
-            gradient, tensor.grad = tensor.grad, None
-            gradient = None if gradient is None else torchapi.local_part(gradient)
-            yield Leaf(path=f"{prefix}grad.{name}", role="gradient", value=gradient)
+    for path, tensor in differentiated(inputs, state).items():
+        gradient, tensor.grad = tensor.grad, None
+        gradient = None if gradient is None else torchapi.local_part(gradient)
+        yield Leaf(path=prefix + path, role="gradient", value=gradient)
 
 
 def state_leaves(prefix: str, state: ModelState) -> Iterator[Leaf]:

@@ -42,15 +42,21 @@ def differentiable_parts(tensor: torch.Tensor) -> list[torch.Tensor]:
 
 def scalar_loss(outputs: Any, loss: Loss) -> torch.Tensor:
     """Run the backward pass from one number; return that number."""
+    value = value_of_loss(outputs, loss)
+    if value.requires_grad:
+        value.backward()
+    return value.detach()
+
+
+def value_of_loss(outputs: Any, loss: Loss) -> torch.Tensor:
+    """Return the one number that a loss makes of the outputs."""
     value = reduce_to_mean(outputs) if loss == MEAN else loss(outputs)  # type: ignore[operator]
     if not isinstance(value, torch.Tensor) or value.numel() != 1:
         raise UsageError(
             f"the loss is {describe(value)}, not one number",
             hint="return a scalar tensor from the loss, or leave it out",
         )
-    if value.requires_grad:
-        value.backward()
-    return value.detach()
+    return value
 
 
 def reduce_to_mean(outputs: Any) -> torch.Tensor:

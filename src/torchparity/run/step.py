@@ -18,6 +18,7 @@ from torchparity.errors import ParityError
 from torchparity.records import Failure
 from torchparity.request import PROJECTION
 from torchparity.run.collect import (
+    Named,
     argument_leaves,
     gradient_leaves,
     input_tensors,
@@ -78,9 +79,7 @@ class Runner:
     ) -> Ending:
         """Run every call from the saved state; an exception is an ending, not the caller's problem."""
         started = time.perf_counter()
-        self.state.restore()
-        self.state.set_training(self.plan.training)
-        self.random.restore()
+        self._begin()
         phase = ["forward"]
         try:
             self._run(function, consume, mode, phase)
@@ -93,6 +92,19 @@ class Runner:
             traceback.clear_frames(error.__traceback__)
             return Ending(seconds=time.perf_counter() - started, failure=failure, out_of_memory=memory)
         return Ending(seconds=time.perf_counter() - started, random=RandomState())
+
+    def forward(self, function: Callable[..., Any]) -> tuple[Any, Named]:
+        """Run the first call from the saved state, with gradients; return its outputs and its input tensors."""
+        self._begin()
+        args, kwargs = self.calls[0].fresh(requires_grad=self.plan.input_gradients)
+        inputs = input_tensors(args, kwargs)
+        with self._autocast():
+            return function(*args, **kwargs), inputs
+
+    def _begin(self) -> None:
+        self.state.restore()
+        self.state.set_training(self.plan.training)
+        self.random.restore()
 
     def _synchronise(self) -> None:
         """Wait for the device, so that a bad memory access shows in the run that made it."""
