@@ -1,5 +1,5 @@
 """`python -m torchparity` is `torchparity`."""
 
-from torchparity.cli.main import main
+from torchparity.cli.start import main
 
 main()

@@ -2,7 +2,8 @@
 
 ParityError                 everything torchparity raises on purpose: a message and a hint
 ├── UsageError              the question was asked wrongly                        (exit 2)
-│   └── NoFailingGraph      every graph of a model agrees by itself               (exit 2)
+│   └── NothingFails        what should be made small or blamed does not fail     (exit 3, or 125: nobody knows)
+│       └── NoFailingGraph  every graph of a model agrees by itself
 ├── TargetError             the user's target could not be loaded or called       (exit 2)
 ├── TorchVersionError       this torch lacks a name that torchparity stands on    (exit 2)
 ├── CaseError               a graph or an input that cannot be written down exactly   (exit 2)
@@ -32,19 +33,24 @@ class ParityError(Exception):
 
     def to_data(self) -> dict[str, str]:
         """Return the error as plain data, to be raised again in another process."""
-        return {"type": type(self).__name__, "message": self.message, "hint": self.hint}
+        return {"type": type(self).__name__, "message": self.message, "hint": self.hint, "code": str(self.exit_code)}
 
 
 class UsageError(ParityError):
     """An option or an argument that cannot mean anything."""
 
 
-class NoFailingGraph(UsageError):
-    """None of a model's graphs fails by itself; the model as a whole still may. `unknown` could not be judged."""
+class NothingFails(UsageError):
+    """What a search should begin with does not fail; or, with `unknown`, so many answers did not come."""
 
     def __init__(self, message: str, *, hint: str, unknown: int = 0) -> None:
-        super().__init__(message, hint=hint)
-        self.unknown = unknown
+        super().__init__(message if unknown else f"nothing fails: {message}", hint=hint)
+        self.unknown = int(unknown)
+        self.exit_code = 125 if unknown else 3
+
+
+class NoFailingGraph(NothingFails):
+    """None of a model's graphs fails by itself; the model as a whole still may. `unknown` could not be judged."""
 
 
 class TargetError(ParityError):
@@ -82,4 +88,7 @@ class AccuracyError(ParityError, AssertionError):
 def error_from(data: Mapping[str, str]) -> ParityError:
     """Return the error that another process has told of."""
     kind: type[ParityError] = globals().get(data["type"], ParityError)
-    return kind(data["message"], hint=data["hint"])
+    error = kind("", hint=data["hint"])
+    error.args, error.message = (data["message"],), data["message"]
+    error.exit_code = int(data.get("code", kind.exit_code))
+    return error

@@ -11,7 +11,8 @@ from xml.etree import ElementTree
 import pytest
 from typer.testing import CliRunner
 
-from torchparity.cli.main import app, main
+from torchparity.cli.main import app
+from torchparity.cli.start import begin as main
 
 MODEL = """
 import torch

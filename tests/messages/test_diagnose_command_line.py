@@ -12,7 +12,8 @@ from tests.report.samples import diagnosis
 from typer.testing import CliRunner
 
 from torchparity.cli.diagnose import with_json
-from torchparity.cli.main import app, main
+from torchparity.cli.main import app
+from torchparity.cli.start import begin as main
 from torchparity.errors import UsageError
 from torchparity.report.page import write_run
 
@@ -136,6 +137,6 @@ def test_a_shell_completes(typed, expected):
     words = f"torchparity {typed}"
     environment = {**os.environ, "_TORCHPARITY_COMPLETE": "complete_bash", "COMP_WORDS": words}
     environment["COMP_CWORD"] = str(len(words.split()) - 1)
-    program = "import sys; sys.argv[0] = 'torchparity'; from torchparity.cli.main import main; main()"
+    program = "import sys; sys.argv[0] = 'torchparity'; from torchparity.cli.start import begin as main; main()"
     done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=False)
     assert expected in done.stdout.split()

@@ -10,7 +10,8 @@ import pytest
 from rich.console import Console
 from typer.testing import CliRunner
 
-from torchparity.cli.main import app, main
+from torchparity.cli.main import app
+from torchparity.cli.start import begin as main
 from torchparity.records import Blame, Located, NodeError, PassesReport, PassResult, Status, Trial
 from torchparity.report.findings import render_blame, render_located, render_passes, short_line
 

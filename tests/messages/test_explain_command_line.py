@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from torchparity.cli.main import main
+from torchparity.cli.start import begin as main
 
 MODEL = """
 import torch

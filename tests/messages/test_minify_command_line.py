@@ -11,7 +11,7 @@ import time
 
 import pytest
 
-from torchparity.cli.main import main
+from torchparity.cli.start import begin as main
 
 MODEL = """
 import torch

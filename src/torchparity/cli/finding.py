@@ -32,7 +32,7 @@ def locate(
 ) -> None:
     """Name the operation that introduces the error, with its source line; usually in one compilation.
 
-    Exit code: 0 found, 2 usage, 125 not found.
+    Exit code: 0 found, 2 usage, 3 nothing fails, 125 not found.
     """
     found = look(torchparity.locate, what, asked, limits_of(timeout, memory), json=json, quiet=quiet)
     render_located(found, Console(), nodes=nodes)
@@ -51,7 +51,7 @@ def blame(
 ) -> None:
     """Name the stage of the compiler, and the pass or setting in it; two runs show it.
 
-    Exit code: 0 found, 2 usage.
+    Exit code: 0 found, 2 usage, 3 nothing fails, 125 not found.
     """
     found = look(torchparity.blame, what, asked, limits_of(timeout, memory), json=json, quiet=quiet)
     render_blame(found, Console())
@@ -107,7 +107,7 @@ def explain(
 ) -> None:
     """Tell what the compiler did with a model: frames, inlined functions, graph breaks, subgraphs, guards, recompiles.
 
-    Exit code: 0 told, 1 told up to where the model or the compiler raised, 2 usage.
+    Exit code: 0 told, 125 told up to where the model or the compiler raised, 2 usage.
     """
     from torchparity.run.target import Target
 

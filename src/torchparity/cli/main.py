@@ -1,4 +1,4 @@
-"""`torchparity`: commands, options and exit codes (0 same, 1 differs, 2 usage, 125 unknown).
+"""`torchparity`: commands and options (what an exit code means stands in `start.py`).
 
 Torch takes two seconds to import, so a command imports what needs it when it runs: help and completion are instant.
 """
@@ -197,8 +197,8 @@ def faults() -> None:
         print(f"{name:{width}}  {fault.summary}")
 
 
-def main() -> None:
-    """Run the command line: what we raise on purpose becomes two lines, anything else keeps its traceback."""
+def command() -> int:
+    """Run the command line: what we raise on purpose becomes two lines; return the exit code."""
     warnings.filterwarnings("ignore", module=r"torch\..*")
     logging.disable(logging.ERROR)  # What torch logs when a candidate fails is in the verdict.
     console = Console(stderr=True, soft_wrap=True)
@@ -206,15 +206,14 @@ def main() -> None:
         code = app(diagnose.with_json(sys.argv[1:]), standalone_mode=False)
     except ParityError as error:
         complain(error)
-        sys.exit(error.exit_code)
-    except (typer.Abort, KeyboardInterrupt):
-        console.print("interrupted")
-        sys.exit(130)
+        return error.exit_code
+    except typer.Abort:
+        raise KeyboardInterrupt from None
     except Exception as error:
         # What the parser raises. Its class lives in click or inside typer, by typer's version.
         if not hasattr(error, "format_message"):
             raise
         console.print(f"error: {error.format_message()}", style="red", markup=False, highlight=False)
         console.print("hint: torchparity --help shows what can be said", markup=False, highlight=False)
-        sys.exit(2)
-    sys.exit(code if isinstance(code, int) else 0)
+        return 2
+    return code if isinstance(code, int) else 0

@@ -38,7 +38,8 @@ def minify(
 ) -> None:
     """Make a failure as small as it goes: the smallest script that still fails, run three times in cold processes.
 
-    Exit code: 0 found and reproduced, 2 usage, 125 not reproduced, 130 interrupted (what was found is kept).
+    Exit code: 0 found and reproduced, 2 usage, 3 nothing fails, 125 not reproduced, 130 interrupted (what was
+    found is kept).
     """
     if (what is None) == (resume is None):
         raise UsageError("name a bundle, a model, or `--resume FOLDER`", hint="see `torchparity minify --help`")

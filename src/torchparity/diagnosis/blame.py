@@ -17,7 +17,7 @@ from torchparity import torchapi
 from torchparity.diagnosis.halving import fewest
 from torchparity.diagnosis.steps import JOB, read_steps
 from torchparity.diagnosis.switches import Switch, usable
-from torchparity.errors import UsageError
+from torchparity.errors import NothingFails
 from torchparity.judge.isolated import verdict_of
 from torchparity.judge.reading import Reading, read
 from torchparity.records import Blame, Kind, Status, Trial
@@ -53,9 +53,10 @@ class Inquiry:
     def _run(self) -> Blame:
         self.failing, steps = self.attempt("as it is")
         if self.failing.status is not Status.DIFFERS:
-            raise UsageError(
+            raise NothingFails(
                 f"{self.case.name} does not fail here: {self.failing.status.value}",
                 hint="`torchparity run` shows the verdict; there is nobody to blame",
+                unknown=self.failing.status is Status.UNKNOWN,
             )
         backend = self.case.recipe.backend
         if backend in ("eager", "aot_eager", DECOMPOSED):

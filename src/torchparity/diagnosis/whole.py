@@ -17,7 +17,7 @@ from torch.fx import GraphModule
 
 from torchparity.compilers.candidates import Afresh, Candidate, Compiled, Some
 from torchparity.compilers.recipe import recipe_of
-from torchparity.errors import UsageError
+from torchparity.errors import NothingFails
 from torchparity.graphs.search import needed
 from torchparity.judge.oracle import Oracle
 from torchparity.judge.settings import settings_of
@@ -75,8 +75,10 @@ class Between:
     def must_differ(self, trial: Trial) -> None:
         """Refuse to look for what makes a model differ that does not."""
         if trial.status is not Status.DIFFERS:
-            raise UsageError(
-                f"{self.subject.title()} does not fail: {trial.status.value}", hint="there is nobody to blame"
+            raise NothingFails(
+                f"{self.subject.title()} does not fail: {trial.status.value}",
+                hint="there is nobody to blame",
+                unknown=trial.status is Status.UNKNOWN,
             )
 
     def differs_with(self, chosen: list[int]) -> bool:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from torchparity.errors import ParityError, ResourceError, UsageError, error_from
+from torchparity.errors import NothingFails, ParityError, ResourceError, UsageError, error_from
 from torchparity.judge.isolated import BUNDLE_JOB, describe, verdict_of
 from torchparity.judge.script import write_bundle, write_script
 from torchparity.minifier.answers import Answer, answer_of
@@ -289,9 +289,10 @@ class Pursuit:
             return False
         answer = self.log.answers.get(key) or self.pending[key].result()
         if not answer.signatures:
-            raise UsageError(
+            raise NothingFails(
                 f"{self.case.name} does not fail here: {answer.word}",
                 hint="`torchparity run` shows the verdict; there is nothing to make smaller",
+                unknown=not answer.same,
             )
         return answer.signatures[0].kind not in VALUES
 

@@ -11,7 +11,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
 
-from torchparity.errors import CaseError, UsageError
+from torchparity.errors import CaseError, NothingFails
 from torchparity.graphs.part import Part
 from torchparity.judge.reading import Reading
 from torchparity.judge.script import write_bundle
@@ -250,9 +250,10 @@ class Whole:
         """Wait for what it does; refuse one that does not fail."""
         answer = self.begin().result()
         if not answer.signatures:
-            raise UsageError(
+            raise NothingFails(
                 f"{self.questions.workshop.case.name} does not fail here: {answer.word}",
                 hint="`torchparity run` shows the verdict; there is nothing to make smaller",
+                unknown=not answer.same,
             )
         return answer
 

@@ -175,5 +175,5 @@ class Story:
 
     @property
     def exit_code(self) -> int:
-        """0 where the model was compiled and ran, 1 where it raised (the story goes up to there)."""
-        return 0 if self.failure is None else 1
+        """0 where the model was compiled and ran, 125 where it raised (the story goes up to there)."""
+        return 0 if self.failure is None else 125

@@ -86,7 +86,9 @@ class Runner:
             self._synchronise()
         except (ParityError, NeedsPlainKernels):
             raise
-        except Exception as error:  # noqa: BLE001 - whatever a model raises is an ending of the run
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # noqa: BLE001 - whatever a model raises, SystemExit too, is an ending of the run
             failure = describe_failure(error, phase[0])
             memory = torchapi.is_out_of_memory(error)
             traceback.clear_frames(error.__traceback__)

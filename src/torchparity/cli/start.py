@@ -1,0 +1,155 @@
+"""Where the command line begins, before anything slow is imported: what an exit code means holds from here on.
+
+    0 same, 1 differs and only that, 2 usage, 3 nothing fails, 125 no answer, 130 interrupted
+
+A closed pipe is no error, a full one is no verdict; an error of ours is no answer. Commands that run a model in this
+very process are watched by another one, so that a model which ends its process (`os._exit(0)`, a segfault) does not
+pass for a verdict.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import sys
+import tempfile
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+NO_ANSWER, INTERRUPTED = 125, 130
+# Commands that call the user's code in their own process.
+RUN_HERE = ("check", "capture", "explain", "passes")
+
+
+class Output(io.TextIOBase):
+    """Standard output that outlives its reader, and remembers what else went wrong with it."""
+
+    def __init__(self, stream: Any) -> None:
+        super().__init__()
+        self.stream = stream
+        self.trouble: OSError | None = None
+        self.gone = False
+
+    def _try(self, action: Callable[[], Any]) -> None:
+        if self.gone:
+            return
+        try:
+            action()
+        except OSError as error:
+            self.gone = True
+            self.trouble = None if isinstance(error, BrokenPipeError) else error
+            with contextlib.suppress(OSError, ValueError):  # What is left in its buffer has nowhere to go.
+                os.dup2(os.open(os.devnull, os.O_WRONLY), self.stream.fileno())
+
+    def write(self, text: str) -> int:
+        """Write, or lose what nobody reads."""
+        self._try(lambda: self.stream.write(text))
+        return len(text)
+
+    def flush(self) -> None:
+        """Hand on what was written."""
+        self._try(self.stream.flush)
+
+    def isatty(self) -> bool:
+        """Tell whether a person looks at it."""
+        return bool(self.stream.isatty())
+
+    def fileno(self) -> int:
+        """Return the descriptor."""
+        return int(self.stream.fileno())
+
+    def writable(self) -> bool:
+        """Tell that it may be written to."""
+        return True
+
+    @property
+    def encoding(self) -> str:  # type: ignore[override]
+        """The encoding of the stream."""
+        return str(self.stream.encoding)
+
+    @property
+    def errors(self) -> str | None:  # type: ignore[override]
+        """What it does with what its encoding lacks."""
+        found: str | None = self.stream.errors
+        return found
+
+    @property
+    def buffer(self) -> Any:
+        """The bytes below."""
+        return self.stream.buffer
+
+
+def main() -> None:
+    """Run the command line, and leave with a code that means what it says."""
+    begin(watch=len(sys.argv) > 1 and sys.argv[1] in RUN_HERE and hasattr(os, "fork"))
+
+
+def begin(*, watch: bool = False) -> None:
+    """Run the command line in this process, or in one that this process watches."""
+    code = NO_ANSWER
+    try:
+        output = Output(sys.stdout) if sys.stdout is not None else None
+        if output is not None:
+            sys.stdout = output
+        if watch:
+            from torchparity.cli.watched import watched
+
+            code = watched(run)
+        else:
+            code = run()
+        if output is not None:
+            output.flush()
+            sys.stdout = output.stream
+            if output.trouble is not None:
+                say(f"error: the output could not be written: {output.trouble.strerror}")
+                say("hint: what was found is lost; is the disk full?")
+                code = NO_ANSWER
+    except KeyboardInterrupt:
+        say("interrupted")
+        code = INTERRUPTED
+    sys.exit(code)
+
+
+def run() -> int:
+    """Run the command in this process; return its exit code."""
+    try:
+        from torchparity.cli.main import command
+
+        return command()
+    except KeyboardInterrupt:
+        say("interrupted")
+        return INTERRUPTED
+    except SystemExit as leaving:
+        say(f"error: the target, or something that it calls, ended the process: sys.exit({leaving.code!r})")
+        say("hint: that is no verdict; a target must return")
+        return NO_ANSWER
+    except MemoryError:
+        say("error: out of memory")
+        say("hint: use smaller inputs, or a machine with more memory")
+        return NO_ANSWER
+    except BaseException as error:  # noqa: BLE001 - whatever it is, it is ours, and no answer
+        return ours(error)
+
+
+def ours(error: BaseException) -> int:
+    """Say that an error is our own, and where its traceback lies."""
+    place = "and its traceback could not be written"
+    with contextlib.suppress(OSError):
+        handle, name = tempfile.mkstemp(prefix="torchparity-error-", suffix=".txt")
+        os.close(handle)
+        told = f"{' '.join(sys.argv)}\n\n{''.join(traceback.format_exception(error))}"
+        Path(name).write_text(told, encoding="utf-8", errors="replace")
+        place = f"its traceback lies in {name}"
+    first = (str(error).strip().splitlines() or [""])[0][:200]
+    say(f"error: torchparity itself failed: {type(error).__name__}: {first}")
+    say(f"hint: this is a bug of ours and says nothing of the model; please report it; {place}")
+    return NO_ANSWER
+
+
+def say(line: str) -> None:
+    """Print a line on standard error, if there is one."""
+    with contextlib.suppress(OSError, ValueError, AttributeError):
+        print(line, file=sys.stderr, flush=True)
