@@ -189,6 +189,8 @@ def check_values(request: Request) -> None:
         raise UsageError(
             f"{request.steps} optimizer steps leave nothing to compare", hint="use --steps 1 or more, or leave it out"
         )
+    if not -(2**63) <= request.seed < 2**63:
+        raise UsageError(f"{request.seed} is no seed", hint="give an integer of at most 64 bits")
     if not request.differentiates and (request.gradients or request.optimizer is not None or request.steps):
         word = "inference_mode" if request.inference_mode else "no_grad"
         raise UsageError(

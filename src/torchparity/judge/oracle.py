@@ -115,6 +115,9 @@ class Oracle:
         if self.ground.draws_random_numbers and self.candidate.draws_its_own:
             self.candidate = self.candidate.with_eager_random()
         with self.coverage.listening():
+            refused = self._build()
+            if refused is not None:
+                return self._verdict(Status.UNKNOWN, [reasons.not_taken(self.candidate.name, refused)], {})
             candidates = self._run_candidates()
             told = self.candidate.with_eager_random()
             if self._drew_others(candidates) and told is not self.candidate:
@@ -189,12 +192,25 @@ class Oracle:
         failure = replace(eager, stage="accepts_invalid")
         return self._verdict(Status.DIFFERS, [reasons.accepts_invalid(eager)], {}, failure=failure)
 
+    def _build(self) -> BaseException | None:
+        """Compile, where that is not done yet; return why the compiler does not even take such a model."""
+        if self.built is not None:
+            return None
+        self.coverage.forget()
+        try:
+            self.built = self.candidate.build(self.subject.model)
+        except (ParityError, ImportError, KeyboardInterrupt):
+            raise
+        except BaseException as error:  # noqa: BLE001 - TorchScript, for instance; SystemExit of a backend, too
+            return error
+        return None
+
     def _run_candidates(self) -> list[CandidateRun]:
         """Run the compiled model twice, and more often where the runs disagree."""
         if self.built is None:
-            self.coverage.forget()
-            self.built = self.candidate.build(self.subject.model)
+            self._build()
         candidate = self.built
+        assert candidate is not None
         found: list[CandidateRun] = []
         with self.candidate.active():
             wanted = self.settings.candidate_runs

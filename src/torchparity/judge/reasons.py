@@ -46,6 +46,12 @@ def not_together(why: str) -> str:
     return f"the leaves were judged one by one, not together ({why.splitlines()[0][:160]})"
 
 
+def not_taken(name: str, error: BaseException) -> str:
+    """Say that a compiler refuses such a model before it compiles anything."""
+    first = (str(error).strip().splitlines() or [""])[0][:300]
+    return f"{name} does not take this model: {type(error).__name__}: {first}"
+
+
 def nothing_to_compare() -> str:
     """Say that the model gives nothing that could be compared."""
     return "the model returns nothing that can be compared"

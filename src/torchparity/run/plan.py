@@ -69,6 +69,7 @@ def settled(request: Request, subject: Subject, *, learns: bool = True) -> Reque
 
 def plan_of(request: Request, subject: Subject) -> Plan:
     """Turn what the user asked for into a plan, or say why it cannot mean anything."""
+    require_numbers(subject)
     request = settled(request, subject)
     factory = request.optimizer if request.optimizer is not None else subject.optimizer
     if request.steps is not None and factory is None:
@@ -100,6 +101,30 @@ def plan_of(request: Request, subject: Subject) -> Plan:
         seed=request.seed,
         input_gradients=input_gradients,
     )
+
+
+def require_numbers(subject: Subject) -> None:
+    """Raise where a model has parameters that hold nothing yet, or nothing ever."""
+    modules = owned_modules(subject.model).items()
+    named = [(f"{root}.{name}".strip("."), value) for root, module in modules for name, value in state_of(module)]
+    lazy = [name for name, value in named if torch.nn.parameter.is_lazy(value)]
+    if lazy:
+        raise UsageError(
+            f"{lazy[0]} is not made yet: a lazy module makes its parameters at its first call",
+            hint="call the model once on its inputs before it is checked",
+        )
+    tensors = [value for _, value in named]
+    tensors += [leaf for _, leaf in walk(subject.calls()) if isinstance(leaf, torch.Tensor)]
+    if tensors and all(tensor.is_meta for tensor in tensors):
+        raise UsageError(
+            "the model and its inputs are on the meta device: there are no numbers to compare",
+            hint='make them on a real one: model.to_empty(device="cpu"), and then its weights',
+        )
+
+
+def state_of(module: torch.nn.Module) -> list[tuple[str, torch.Tensor]]:
+    """Return the parameters and buffers of a module by name."""
+    return [*module.named_parameters(), *module.named_buffers()]
 
 
 def asks_for_gradients(subject: Subject) -> bool:

@@ -6,6 +6,7 @@ business of `python_state`.
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import random
 from collections.abc import Iterator, Mapping
@@ -164,7 +165,8 @@ class ModelState:
     def set_training(self, training: bool) -> None:
         """Switch every module to train or eval mode (some modules keep theirs: that is theirs to say)."""
         for module in self.modules.values():
-            module.train(training)
+            with contextlib.suppress(NotImplementedError):  # An exported program has the mode that it was exported in.
+                module.train(training)
 
     def release(self) -> None:
         """Give the model back to its owner as it was found: values, modes and gradients."""

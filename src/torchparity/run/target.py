@@ -16,7 +16,6 @@ from typing import Any
 
 import torch
 
-from torchparity.compare.leaves import walk
 from torchparity.errors import TargetError, UsageError
 from torchparity.run.loss import describe
 from torchparity.run.subject import Subject
@@ -91,25 +90,50 @@ def _files_beside(path: Path) -> list[str]:
 
 def _load_module(place: str) -> ModuleType:
     sys.path.insert(0, str(Path.cwd()))
-    try:
-        missing = importlib.util.find_spec(place) is None
-    except (ImportError, ValueError):
-        missing = True
-    if missing:
-        raise TargetError(f"there is no module {place!r}", hint=f"{FORMS}; is it installed, or in this folder?")
     loaded: list[ModuleType] = []
-    _execute(lambda: loaded.append(importlib.import_module(place)), place)
+    _execute(lambda: loaded.append(_imported(place)), place)
     return loaded[0]
+
+
+def _imported(place: str) -> ModuleType:
+    """Import a module; one that is not there, but not one that a module wants which is there, is told as such."""
+    try:
+        return importlib.import_module(place)
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{place}.".startswith(f"{error.name}."):
+            raise
+        raise TargetError(
+            f"there is no module {place!r}", hint=f"{FORMS}; is it installed, or in this folder?"
+        ) from error
+    except (TypeError, ValueError) as error:
+        if place.strip(".") and not place.startswith("."):
+            raise
+        raise TargetError(f"{place!r} is not the name of a module", hint=FORMS) from error
 
 
 def _execute(action: Any, what: str) -> None:
     try:
         action()
-    except (Exception, SystemExit) as error:
-        raise TargetError(
-            f"{what} raises {type(error).__name__}: {_first_line(error)}",
-            hint=f"{_place(error)}run it alone in Python to see the whole traceback",
-        ) from error
+    except TargetError:
+        raise
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
+        hint = f"{_place(error)}run it alone in Python to see the whole traceback"
+        package = _package_of(Path(what)) if isinstance(error, ImportError) and what.endswith(".py") else ""
+        if package:
+            hint = f"the file lies in a package: name it as {package}:NAME, in the folder that holds the package"
+        raise TargetError(f"{what} raises {type(error).__name__}: {_first_line(error)}", hint=hint) from error
+
+
+def _package_of(path: Path) -> str:
+    """Return the dotted name of a file inside a package; nothing for one that lies in none."""
+    parts = [path.stem]
+    folder = path.resolve().parent
+    while (folder / "__init__.py").is_file():
+        parts.insert(0, folder.name)
+        folder = folder.parent
+    return ".".join(parts) if len(parts) > 1 else ""
 
 
 def _first_line(error: BaseException) -> str:
@@ -174,12 +198,12 @@ def as_subject(found: Any, name: str) -> Subject:
         return _from_tuple(tuple(result), name)
     if inspect.isfunction(result) or isinstance(result, type(print)):
         return Subject(result, name=name)
-    if isinstance(found, type) or not any(isinstance(leaf, torch.Tensor) for _, leaf in walk(result)):
+    if isinstance(found, type) or not isinstance(result, torch.Tensor):
         raise TargetError(
             f"{name}() gives {describe(result)}, not a model",
-            hint="give a module, a function, or a factory that returns (model, args)",
+            hint="return a module, a function, or (model, args); a model without inputs is (function, ())",
         )
-    return Subject(found, name=name)  # A plain function without arguments that returns tensors is a model itself.
+    return Subject(found, name=name)  # A plain function without arguments that returns a tensor is a model itself.
 
 
 def _is_model(value: Any) -> bool:
