@@ -12,7 +12,7 @@ import torch
 from tests.minifier.judges import questions_of, reduced, whole_of
 
 import torchparity
-from torchparity.compilers.recipe import SourceBackend
+from torchparity.compilers.written import SourceBackend
 from torchparity.judge.reading import Reading
 from torchparity.minifier.answers import Answer
 from torchparity.minifier.gate import Gate

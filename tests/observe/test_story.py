@@ -186,7 +186,7 @@ def test_what_dynamo_refuses_ends_the_story():
         return x + 1
 
     story = torchparity.explain(refused, (torch.randn(3),), backend="eager", fullgraph=True)
-    assert story.exit_code == 1
+    assert story.exit_code == 125
     assert story.failure.stage == "compile"
     assert story.frames[-1].outcome == FAILED
     assert "raised Unsupported: " in story_text(story)
@@ -197,7 +197,7 @@ def test_a_backend_that_raises_ends_the_story():
         raise RuntimeError("no such kernel")
 
     story = torchparity.explain(torch.sin, (torch.randn(3),), backend=broken)
-    assert story.exit_code == 1
+    assert story.exit_code == 125
     assert story.frames[-1].reason == "RuntimeError: no such kernel"
     assert len(story.subgraphs) == 1
 

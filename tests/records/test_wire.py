@@ -64,7 +64,7 @@ VERDICT = Verdict(
     environment={"torch": "2.13", "threads": 2},
     subject="model",
     threshold=8.0,
-    failure=Failure(type="E", message="m", stage="run", phase="p", frame="f:1 g", traceback="t"),
+    failure=Failure(type="E", message="m", stage="run", phase="p", frame="f:1 g", traceback="t", lacking="l"),
     differs_in=(1, 3),
     seconds=1.25,
     compiled=Extent(inside=3, operations=4, graphs=2),

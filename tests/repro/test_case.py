@@ -8,7 +8,7 @@ import pytest
 import torch
 from tests.repro.graphs import case_of, doubling, graph_of, small_case
 
-from torchparity.compilers.recipe import SourceBackend, request_from_json, request_to_json
+from torchparity.compilers.written import SourceBackend, request_from_json, request_to_json
 from torchparity.errors import CaseError
 from torchparity.repro.case import make_case, symbol_value, write_graph
 from torchparity.repro.opening import open_case as load_case
@@ -142,12 +142,32 @@ def test_a_request_survives_json(asked):
 
 def test_a_backend_that_is_not_a_name_is_kept_as_source_and_not_run():
     facts = request_to_json(Request(backend="eager"))
-    facts["backend"] = {"imports": ["raise SystemExit"], "expression": "nothing.at_all"}
+    facts["backend"] = {"imports": ["import nothing"], "expression": "nothing.at_all"}
     recipe = request_from_json(facts)
-    assert recipe.backend == SourceBackend(("raise SystemExit",), "nothing.at_all")
+    assert recipe.backend == SourceBackend(("import nothing",), "nothing.at_all")
     assert request_to_json(recipe) == facts
-    with pytest.raises(SystemExit):
+    with pytest.raises(ModuleNotFoundError):
         recipe.backend.resolve()
+
+
+@pytest.mark.parametrize(
+    ("imports", "expression"),
+    [
+        (["raise SystemExit"], "nothing.at_all"),
+        (["import os; os.system('true')"], "'eager'"),
+        (["import os"], "os.system('true')"),
+        (["import os"], "(lambda: 1)()"),
+        ([], "__import__('os').system('true')"),
+        ([], "[1]"),
+        (["import torchparity.faults"], "torchparity.faults.plant(__import__('os'))"),
+        (["import os\nraise SystemExit"], "os.path"),
+    ],
+)
+def test_a_backend_is_names_and_nothing_that_is_evaluated(imports, expression):
+    facts = request_to_json(Request(backend="eager"))
+    facts["backend"] = {"imports": imports, "expression": expression}
+    with pytest.raises((ValueError, SyntaxError)):
+        request_from_json(facts)
 
 
 def test_a_name_that_an_import_registers_is_read_without_it():

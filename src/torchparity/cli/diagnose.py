@@ -14,7 +14,8 @@ from rich.console import Console
 from rich.markup import escape
 
 import torchparity
-from torchparity.cli.options import Asked, Budget, Memory, Quiet, Timeout, What, Workers, takes_request
+from torchparity.cli.options import Asked, Budget, Memory, Quiet, Timeout, Trust, What, Workers, takes_request
+from torchparity.cli.outputs import printing
 from torchparity.cli.progress import Watcher
 from torchparity.cli.subjects import at_least_one, case_or_target, limits_of, seconds_of, writable
 from torchparity.errors import UsageError
@@ -53,6 +54,7 @@ def diagnose(
     workers: Workers = None,
     timeout: Timeout = 600.0,
     memory: Memory = None,
+    trust: Trust = False,
     json: Annotated[
         Path | None, typer.Option("--json", help="Write everything to this file; alone: print it, not the five lines.")
     ] = None,
@@ -62,11 +64,11 @@ def diagnose(
 
     Exit code: 0 same, 1 differs, 2 usage, 125 unknown, 130 interrupted (what was found is kept).
     """
-    writable(json)
+    json = writable(json)
     at_least_one(workers=workers)
     seconds = seconds_of(budget)
     with StageWatcher(quiet=quiet) as watcher:
-        subject = case_or_target(what, asked.device)
+        subject = case_or_target(what, asked.device, trust=trust)
         found = torchparity.diagnose(
             subject,
             out=folder_for(out, subject),
@@ -81,7 +83,7 @@ def diagnose(
     if json is not None and str(json) == STDOUT:
         print(json_format.dumps(run_data(found), indent=2, allow_nan=False))
     else:
-        tell(found, Console())
+        tell(found, printing())
     raise typer.Exit(found.exit_code)
 
 

@@ -6,12 +6,24 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 
 import torchparity
-from torchparity.cli.options import MODEL, OUTPUT, Asked, Json, Memory, Named, Quiet, Timeout, What, takes_request
+from torchparity.cli.options import (
+    MODEL,
+    OUTPUT,
+    Asked,
+    Json,
+    Memory,
+    Named,
+    Quiet,
+    Timeout,
+    Trust,
+    What,
+    takes_request,
+)
+from torchparity.cli.outputs import printing
 from torchparity.cli.progress import ProgressLine, Watcher
-from torchparity.cli.subjects import case_or_target, limits_of, writable
+from torchparity.cli.subjects import case_or_target, limits_of, named, writable
 from torchparity.errors import UsageError
 from torchparity.records import SCHEMA_VERSION, Status
 from torchparity.records.wire import plain_data
@@ -27,6 +39,7 @@ def locate(
     nodes: Annotated[int, typer.Option("--nodes", help="Operations to show.")] = 12,
     timeout: Timeout = 600.0,
     memory: Memory = None,
+    trust: Trust = False,
     json: Json = None,
     quiet: Quiet = False,
 ) -> None:
@@ -34,8 +47,9 @@ def locate(
 
     Exit code: 0 found, 2 usage, 3 nothing fails, 125 not found.
     """
-    found = look(torchparity.locate, what, asked, limits_of(timeout, memory), json=json, quiet=quiet)
-    render_located(found, Console(), nodes=nodes)
+    json = writable(json)
+    found = look(torchparity.locate, what, asked, limits_of(timeout, memory), quiet=quiet, trust=trust)
+    render_located(found, printing(), nodes=nodes)
     write(found, json)
     raise typer.Exit(0 if found.culprit is not None else 125)
 
@@ -46,6 +60,7 @@ def blame(
     asked: Asked,
     timeout: Timeout = 600.0,
     memory: Memory = None,
+    trust: Trust = False,
     json: Json = None,
     quiet: Quiet = False,
 ) -> None:
@@ -53,8 +68,9 @@ def blame(
 
     Exit code: 0 found, 2 usage, 3 nothing fails, 125 not found.
     """
-    found = look(torchparity.blame, what, asked, limits_of(timeout, memory), json=json, quiet=quiet)
-    render_blame(found, Console())
+    json = writable(json)
+    found = look(torchparity.blame, what, asked, limits_of(timeout, memory), quiet=quiet, trust=trust)
+    render_blame(found, printing())
     write(found, json)
 
 
@@ -73,18 +89,20 @@ def passes(
 
     Exit code: 0 same, 1 a pass changes the numbers, 2 usage, 125 unknown.
     """
-    from torchparity.run.target import Target, find_target
+    asked.request("passes")
+    wanted = named(target, asked.device)
+    from torchparity.run.target import find_target
 
-    writable(json)
+    json = writable(json)
     functions = None
     if own is not None:
         functions, _ = find_target(own)
         functions = list(functions) if isinstance(functions, list | tuple) else [functions]
         if not all(callable(function) for function in functions):
             raise UsageError(f"{own} is not a list of functions", hint="name a list of functions on a GraphModule")
-    subject = Target(target, asked.device).load()
+    subject = wanted.load()
     report = torchparity.check_passes(subject, passes=functions, iterations=iterations, **asked.options)
-    render_passes(report, Console(), everything=everything)
+    render_passes(report, printing(), everything=everything)
     write(report, json)
     raise typer.Exit({Status.SAME: 0, Status.DIFFERS: 1, Status.UNKNOWN: 125}[report.status])
 
@@ -109,24 +127,22 @@ def explain(
 
     Exit code: 0 told, 125 told up to where the model or the compiler raised, 2 usage.
     """
-    from torchparity.run.target import Target
-
-    writable(json)
+    json = writable(json)
     asked.request("explain")
-    subject = Target(target, asked.device).load()
+    subject = named(target, asked.device).load()
     with ProgressLine(quiet=quiet) as progress:
         story = torchparity.explain(subject, calls=calls, batches=batch or (), progress=progress, **asked.options)
-    render_story(story, Console(), guards=guards, inlined=inlined)
+    render_story(story, printing(), guards=guards, inlined=inlined)
     if json is not None:
         write_data(story_data(story), json)
     raise typer.Exit(story.exit_code)
 
 
-def look(verb: Any, what: str, asked: Asked, limits: Any, *, json: Path | None, quiet: bool) -> Any:
+def look(verb: Any, what: str, asked: Asked, limits: Any, *, quiet: bool, trust: bool) -> Any:
     """Ask a verb about a bundle or a model."""
-    writable(json)
     with Watcher(quiet=quiet) as watcher:
-        return verb(case_or_target(what, asked.device), limits=limits, listen=watcher.say, **asked.options)
+        subject = case_or_target(what, asked.device, trust=trust)
+        return verb(subject, limits=limits, listen=watcher.say, **asked.options)
 
 
 def write(found: Any, path: Path | None) -> None:

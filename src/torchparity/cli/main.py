@@ -9,6 +9,7 @@ import logging
 import os
 import sys
 import warnings
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
@@ -26,12 +27,14 @@ from torchparity.cli.options import (
     Leaves,
     Named,
     Quiet,
+    RequireCompiled,
     severity_named,
+    share_of,
     takes_request,
 )
-from torchparity.cli.outputs import Outputs, command_line, gated
+from torchparity.cli.outputs import Outputs, command_line, gated, printing
 from torchparity.cli.progress import ProgressLine
-from torchparity.cli.subjects import limits_of
+from torchparity.cli.subjects import limits_of, named
 from torchparity.errors import ParityError, UsageError
 from torchparity.report.terminal import render
 from torchparity.version import __version__
@@ -46,6 +49,7 @@ app = typer.Typer(
 
 SAFETY = "Safety"
 RANKS = "Under torchrun"
+CHECK_SECONDS = 1800.0
 
 
 def show_version(value: bool) -> None:
@@ -73,9 +77,9 @@ def check(
         bool, typer.Option("--isolate", help="In another process: a crash is a verdict.", rich_help_panel=SAFETY)
     ] = False,
     timeout: Annotated[
-        float,
+        float | None,
         typer.Option("--timeout", help="With --isolate or torchrun: seconds it may take.", rich_help_panel=SAFETY),
-    ] = 1800.0,
+    ] = None,
     memory: Annotated[
         float | None, typer.Option("--memory", help="With --isolate: GiB it may take.", rich_help_panel=SAFETY)
     ] = None,
@@ -88,6 +92,7 @@ def check(
         typer.Option("--different-graphs", help="Ranks may compile different graphs.", rich_help_panel=RANKS),
     ] = False,
     fail_on: FailOn = None,
+    require_compiled: RequireCompiled = None,
     json: Json = None,
     junit: Annotated[
         Path | None, typer.Option("--junit", help="Write a JUnit file, for CI.", rich_help_panel=OUTPUT)
@@ -102,29 +107,42 @@ def check(
 
     Exit code: 0 same, 1 differs, 2 usage, 125 unknown (as `git bisect run` wants it).
     """
+    outputs = Outputs(json=json, junit=junit, summary=summary).validated()
+    request, named_target = asked.request("check"), named(target, asked.device)
+    level, least = severity_named(fail_on), share_of(require_compiled)
     from torchparity.ranks.talk import place_of
-    from torchparity.run.target import Target
     from torchparity.verbs.apart import checked_apart
     from torchparity.verbs.asking import open_pool
 
     place = place_of(os.environ)
     command = command_line(sys.argv[1:], ranks=place.world if place is not None else 0)
-    outputs = Outputs(json=json, junit=junit, summary=summary, command=command).validated()
-    request, named = asked.request("check"), Target(target, asked.device)
-    level = severity_named(fail_on)
+    outputs = replace(outputs, command=command)
     if place is not None and isolate:
         raise UsageError("--isolate and torchrun do not go together", hint="each rank is a process of its own already")
+    refuse_idle("--timeout", timeout, works=isolate or place is not None)
+    refuse_idle("--memory", memory, works=isolate)
+    timeout = timeout if timeout is not None else CHECK_SECONDS
     if place is not None:
-        check_ranks(place, named, request, (rank_timeout, timeout), different_graphs, leaves, outputs, quiet=quiet)
+        check_ranks(
+            place, named_target, request, (rank_timeout, timeout), different_graphs, leaves, outputs, quiet=quiet
+        )
     with ProgressLine(quiet=quiet) as progress:
         if isolate:
             with open_pool(1) as pool:
-                verdict = checked_apart(named, request, pool, limits_of(timeout, memory), progress=progress)
+                verdict = checked_apart(named_target, request, pool, limits_of(timeout, memory), progress=progress)
         else:
-            verdict = torchparity.check(named.load(), progress=progress, **asked.options)
-    render(verdict, Console(), leaves=leaves)
+            verdict = torchparity.check(named_target.load(), progress=progress, **asked.options)
+    render(verdict, printing(), leaves=leaves)
     outputs.write(verdict)
-    raise typer.Exit(gated(verdict, level))
+    raise typer.Exit(gated(verdict, level, compiled=least))
+
+
+def refuse_idle(option: str, value: float | None, *, works: bool) -> None:
+    """Raise where a limit was given that limits nothing."""
+    if value is not None and not works:
+        raise UsageError(f"{option} limits nothing in this process", hint=f"add --isolate, or leave out {option}")
+    if value is not None and not value > 0:
+        raise UsageError(f"{option} {value:g} leaves nothing", hint="give a positive number")
 
 
 def check_ranks(
@@ -142,7 +160,7 @@ def check_ranks(
     from torchparity.ranks.command import check_on_ranks
     from torchparity.ranks.report import render_joint, render_loss
 
-    console = Console()
+    console = printing()
 
     def report(joint: Any) -> None:
         render_joint(joint, console, leaves=leaves)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -10,13 +11,16 @@ from rich.console import Console
 from rich.markup import escape
 
 import torchparity
-from torchparity.cli.options import Asked, Budget, Memory, Quiet, Timeout, Workers, takes_request
+from torchparity.cli.options import Asked, Budget, Memory, Quiet, Timeout, Trust, Workers, takes_request
+from torchparity.cli.outputs import printing
 from torchparity.cli.progress import Watcher
-from torchparity.cli.subjects import at_least_one, case_or_target, limits_of, seconds_of
+from torchparity.cli.subjects import at_least_one, case_or_target, limits_of, seconds_of, trusted_case
 from torchparity.errors import UsageError
 from torchparity.workers.pool import Pool, default_workers
 
 INTERRUPTED = 130
+# Where a minification keeps what it began with.
+START = "start"
 
 
 @takes_request
@@ -34,6 +38,7 @@ def minify(
     workers: Workers = None,
     timeout: Timeout = 300.0,
     memory: Memory = None,
+    trust: Trust = False,
     quiet: Quiet = False,
 ) -> None:
     """Make a failure as small as it goes: the smallest script that still fails, run three times in cold processes.
@@ -49,14 +54,16 @@ def minify(
         if resume is not None:
             asked.request("a bundle")
             out = resume
-            small = torchparity.resume_minify(resume, workers=workers, listen=watcher, **spending)
+            if (resume / START).is_dir():
+                trusted_case(resume / START, trust=trust)
+            small = torchparity.resume_minify(resume, check=check, workers=workers, listen=watcher, **spending)
         else:
             watcher.say("reading the case" if Path(str(what)).is_dir() else "looking for the graph that fails")
             with starting(
                 workers, command=check is not None
             ) as pool:  # Its server starts while torch is imported here.
                 small = torchparity.minify(
-                    case_or_target(str(what), asked.device),
+                    case_or_target(str(what), asked.device, trust=trust),
                     out=out,
                     check=check,
                     workers=workers,
@@ -67,7 +74,7 @@ def minify(
                     **spending,
                     **asked.options,
                 )
-    tell(small, out, Console())
+    tell(small, out, printing(), check=check)
     if small.reproduced == (0, 0):
         raise typer.Exit(INTERRUPTED)
     raise typer.Exit(0 if small.reproduced[0] == small.reproduced[1] else 125)
@@ -80,7 +87,7 @@ def starting(workers: int | None, *, command: bool) -> Pool:
     return open_pool(workers or default_workers(), compilers=not command)
 
 
-def tell(small: torchparity.Minified, out: Path, console: Console) -> None:
+def tell(small: torchparity.Minified, out: Path, console: Console, *, check: str | None = None) -> None:
     """Say what was found, and where it is."""
     before, (again, times) = small.started_from, small.reproduced
     inputs = f"{before['inputs']} inputs {len(small.case.inputs)}"
@@ -100,7 +107,8 @@ def tell(small: torchparity.Minified, out: Path, console: Console) -> None:
         facts.append(("passes", f"{out / 'passing'}, the nearest case that does"))
     facts += [("also met", out / "others" / name) for name in small.others]
     if not small.complete:
-        facts.append(("go on with", f"torchparity minify --resume {out}"))
+        command = f" --check {shlex.quote(check)}" if check is not None else ""
+        facts.append(("go on with", f"torchparity minify --resume {out}{command}"))
     lines += [f"{name:>12}  {fact}" for name, fact in facts]
     if small.script_is_plain:
         lines += ["", small.script]

@@ -27,9 +27,14 @@ Timeout = Annotated[float, typer.Option("--timeout", help="Seconds one query may
 Memory = Annotated[float | None, typer.Option("--memory", help="GiB of memory one query may take.")]
 Budget = Annotated[str | None, typer.Option("--budget", help="Time to spend: 90s, 5m, 1h.")]
 Workers = Annotated[int | None, typer.Option("--workers", help="Queries at once.")]
+Trust = Annotated[bool, typer.Option("--trust", help="Run a bundle that was made elsewhere, or by somebody else.")]
 FailOn = Annotated[
     str | None,
     typer.Option("--fail-on", help="Exit with 1 from this severity on: layout, precision, wrong, nonfinite, ..."),
+]
+RequireCompiled = Annotated[
+    str | None,
+    typer.Option("--require-compiled", help="Exit with 125 where less than this share was compiled: 90%, or 0.9."),
 ]
 Leaves = Annotated[int, typer.Option("--leaves", help="Rows of the table.", rich_help_panel=OUTPUT)]
 Json = Annotated[Path | None, typer.Option("--json", help="Write everything to this file.", rich_help_panel=OUTPUT)]
@@ -131,6 +136,19 @@ def asked_of(told: dict[str, Any]) -> Asked:
     if "config" in given:
         given["config"] = dict(map(read_setting, given["config"]))
     return Asked(options=given, device=device)
+
+
+def share_of(text: str | None) -> float:
+    """Return a share such as `90%` or `0.9` as a number; nothing is asked where none is named."""
+    if text is None:
+        return 0.0
+    try:
+        share = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
+    except ValueError:
+        share = -1.0
+    if not 0 < share <= 1:
+        raise UsageError(f"{text!r} is not a share", hint="write --require-compiled 90% or 0.9")
+    return share
 
 
 def severity_named(word: str | None) -> Severity:

@@ -1,4 +1,4 @@
-"""Progress on stderr: a line that changes on a terminal, plain lines elsewhere."""
+"""Progress on stderr: a line that changes on a terminal, and next to nothing elsewhere."""
 
 from __future__ import annotations
 
@@ -21,8 +21,6 @@ class ProgressLine:
 
     def __init__(self, *, quiet: bool) -> None:
         console = Console(stderr=True)
-        self.plain = not console.is_terminal and not quiet
-        self.console = console
         self.bar = Progress(
             SpinnerColumn(),
             TextColumn("{task.description}"),
@@ -31,7 +29,7 @@ class ProgressLine:
             TimeElapsedColumn(),
             console=console,
             transient=True,
-            disable=quiet or self.plain,
+            disable=quiet or not console.is_terminal,
         )
         self.task = self.bar.add_task("loading", total=None)
 
@@ -44,13 +42,11 @@ class ProgressLine:
 
     def __call__(self, event: records.Progress) -> None:
         """Show the run that is about to start."""
-        if self.plain:
-            self.console.print(f"run {event.run} of {event.runs}: {event.name}", highlight=False)
         self.bar.update(self.task, description=event.name, completed=event.run, total=event.runs)
 
 
 class Watcher:
-    """Progress on stderr: a line that changes on a terminal, one line for each query elsewhere."""
+    """Progress on stderr: a line that changes on a terminal, one line for each stage elsewhere."""
 
     def __init__(self, *, quiet: bool) -> None:
         self.console = Console(stderr=True)
@@ -82,4 +78,5 @@ class Watcher:
             f"query {asked.number} ({asked.stage}): {asked.compute_nodes} operations, "
             f"{asked.word}; best {asked.best}; {rate:.1f} s a query{left}"
         )
-        self.say(text)
+        if self.spinner is not None:
+            self.say(text)

@@ -130,6 +130,10 @@ def run() -> int:
         say("error: out of memory")
         say("hint: use smaller inputs, or a machine with more memory")
         return NO_ANSWER
+    except OSError as error:
+        say(f"error: {error.strerror or error}{f': {error.filename}' if error.filename else ''}")
+        say("hint: the machine said that, not the model; is there room, is it allowed, is the folder there?")
+        return NO_ANSWER
     except BaseException as error:  # noqa: BLE001 - whatever it is, it is ours, and no answer
         return ours(error)
 

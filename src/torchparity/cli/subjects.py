@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from torchparity.errors import UsageError
+from torchparity.run.naming import require
 from torchparity.workers.outcome import Limits
 
 if TYPE_CHECKING:
@@ -15,30 +16,59 @@ if TYPE_CHECKING:
 
 GIB = 2**30
 RUN = "run.json"
+# Seconds or GiB that no limit can mean.
+LARGEST = 1e9
 UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
 
 
-def case_or_target(what: str, device: str | None) -> Case | Target:
+def case_or_target(what: str, device: str | None, *, trust: bool = False) -> Case | Target:
     """Return the case of a bundle, or the target that names a model; nothing of either is run here."""
     if (Path(what) / RUN).is_file():
         raise UsageError(f"{what} is a run", hint=f"`torchparity report {what}` shows it; its graph is {what}/graph")
     if Path(what).is_dir():
-        from torchparity.repro.bundle import located, read_bundle
-
         if device is not None:
             raise UsageError("a bundle does not take device: it says itself where it runs", hint="leave out --device")
-        return read_bundle(located(Path(what)))
+        return trusted_case(Path(what), trust=trust)
     if ":" not in what:
         hint = "name a folder that `capture` wrote, or file.py:name"
         raise UsageError(f"{what} is neither a bundle nor a model", hint=hint)
-    from torchparity.run.target import Target, require
+    return named(what, device)
 
-    require(what)
-    return Target(what, device)
+
+def named(target: str, device: str | None) -> Target:
+    """Return the target of a name; one that cannot be is refused before torch is imported."""
+    require(target)
+    from torchparity.run.target import Target
+
+    return Target(target, device)
+
+
+def trusted_case(folder: Path, *, trust: bool) -> Case:
+    """Return the case of a bundle that may be run: this user made it here, or says that it is trusted.
+
+    That it cannot be read, or may not be run, is found out before torch is imported.
+    """
+    from torchparity.repro.looking import look_at
+
+    look = look_at(folder)
+    if not look.ours and not trust:
+        operations, backend = look.facts["compute_nodes"], look.facts["request"]["backend"]["expression"]
+        parts = [f"its graph of {operations} operations, as source", f"the backend {backend}"]
+        parts += [f"the module {name} in it" for name in look.files]
+        raise UsageError(
+            f"{folder} was not made by you on this machine; it would run {', '.join(parts)}",
+            hint=f"`torchparity show {folder}` shows all of it; add --trust to run it",
+        )
+    from torchparity.repro.bundle import read_bundle
+
+    return read_bundle(folder)
 
 
 def limits_of(timeout: float, memory: float | None) -> Limits:
     """Turn the options into limits."""
+    for option, value in (("--timeout", timeout), ("--memory", memory)):
+        if value is not None and not 0 < value < LARGEST:
+            raise UsageError(f"{option} {value:g} is no limit", hint="give a positive number")
     return Limits(seconds=timeout, memory=int(memory * GIB) if memory is not None else None)
 
 
@@ -59,9 +89,10 @@ def at_least_one(**numbers: int | None) -> None:
             raise UsageError(f"--{name} {number} is too few", hint="give at least 1")
 
 
-def writable(path: Path | None) -> None:
-    """Refuse a file that could not be written, before anything runs."""
+def writable(path: Path | None) -> Path | None:
+    """Return the file that is meant, wherever the target goes; refuse one that could not be written."""
     if path is not None and path.is_dir():
         raise UsageError(f"{path} is a folder", hint="give --json the name of a file")
     if path is not None and not path.absolute().parent.is_dir():
         raise UsageError(f"there is no folder {path.parent} to write {path.name} to", hint="make it first")
+    return path.absolute() if path is not None and str(path) != "-" else path

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import contextlib
 import functools
 import inspect
@@ -17,11 +16,21 @@ from torchparity import torchapi
 from torchparity.compilers.engines import ENGINES, Engine, engine_of, inference_only
 from torchparity.errors import UsageError
 from torchparity.records import Kind
-from torchparity.request import COMPILER_OPTIONS, EVERY, MODES, Request, suggestion
+from torchparity.request import COMPILER_OPTIONS, MODES, Request, suggestion
 from torchparity.run.plan import Plan
 from torchparity.torchapi import deployed
 
 # What a compiler draws by default is inductor's own, and torch's in the place of NumPy's.
+# The kinds of settings, and what a person may give for each.
+SETTINGS: tuple[tuple[type, tuple[type, ...]], ...] = (
+    (int, (int,)),
+    (float, (int, float)),
+    (str, (str,)),
+    (list, (list, tuple)),
+    (tuple, (list, tuple)),
+    (dict, (dict,)),
+    (set, (set, list, tuple)),
+)
 GRAPH_RANDOM = {"inductor.fallback_random": True}
 EAGER_RANDOM = {**GRAPH_RANDOM, "dynamo.use_numpy_random_stream": True}
 
@@ -75,8 +84,11 @@ class Recipe:
                 f"there is no torch.compile mode {self.mode!r}",
                 hint=suggestion(self.mode, MODES, f"the modes are {', '.join(MODES)}"),
             )
-        for key in self.config:
-            validate_config_key(key)
+        for key, value in self.config.items():
+            validate_setting(key, value)
+        if self.backend == "inductor":
+            for key, value in self.options.items():
+                validate_setting(f"inductor.{key.replace('-', '_')}", value, said=f"--option {key}")
         return self
 
     def fitting(self, plan: Plan) -> Recipe:
@@ -243,34 +255,29 @@ def validate_config_key(key: str) -> None:
         )
 
 
+def is_such(value: Any, held: Any) -> bool:
+    """Tell whether a value may stand in the place of a setting's; of settings of other kinds nobody knows."""
+    if type(held) is bool:
+        return value in (False, True)
+    if isinstance(value, bool):
+        return type(held) not in (int, float, str, list, tuple, dict, set)
+    return next((isinstance(value, kinds) for kind, kinds in SETTINGS if type(held) is kind), True)
+
+
+def validate_setting(key: str, value: Any, *, said: str = "") -> None:
+    """Raise unless a setting exists, and a value is of the kind that it has."""
+    validate_config_key(key)
+    area, _, name = key.partition(".")
+    held = getattr(torchapi.config_module(area), name)
+    if value is None or is_such(value, held):
+        return
+    raise UsageError(
+        f"{said or key} is {held!r} by default, and {value!r} is a {type(value).__name__}",
+        hint=f"give {'True or False' if type(held) is bool else f'a value such as {held!r}'}",
+    )
+
+
 # --- backends of the user's ------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class SourceBackend:
-    """A backend that is known by source only; it is imported when it is first asked to compile."""
-
-    imports: tuple[str, ...]
-    expression: str
-
-    @property
-    def __name__(self) -> str:
-        return self.expression.strip("'\"")  # A name that an import registers, or what the import holds.
-
-    def to_source(self) -> tuple[list[str], str]:
-        """Return the imports and the expression."""
-        return list(self.imports), self.expression
-
-    def resolve(self) -> Callable[..., Any]:
-        """Run the imports and the expression; return the backend."""
-        names: dict[str, Any] = {}
-        exec("\n".join(self.imports), names)
-        backend: Callable[..., Any] = eval(self.expression, names)
-        return backend
-
-    def __call__(self, graph_module: Any, inputs: list[Any], **options: Any) -> Any:
-        """Compile as the backend does."""
-        return self.resolve()(graph_module, inputs, **options)
 
 
 def registering_import(backend: str) -> list[str]:
@@ -299,38 +306,6 @@ def is_lost(backend: str) -> bool:
 def holds(module: Any, value: Any) -> bool:
     """Tell whether a module has a value among its names."""
     return any(entry is value for entry in list(getattr(module, "__dict__", {}).values()))
-
-
-# --- a request as plain data -------------------------------------------------------------------------
-
-
-def request_to_json(request: Request) -> dict[str, Any]:
-    """Return a request as plain data that makes the same request again; of a function, its name is left."""
-    facts = {name: getattr(request, name) for name in EVERY}
-    imports, expression = recipe_plain(request).backend_source()
-    facts["backend"] = {"imports": imports, "expression": expression}
-    for name in ("options", "config"):
-        facts[name] = {key: repr(value) for key, value in facts[name].items()}
-    for name in ("optimizer", "loss"):
-        if callable(facts[name]):
-            facts[name] = {"function": getattr(facts[name], "__name__", type(facts[name]).__name__)}
-    return {**facts, "ignore": list(request.ignore)}
-
-
-def request_from_json(facts: Mapping[str, Any]) -> Request:
-    """Return the request; a backend that is not a name is kept as source, not run."""
-    made = {name: facts[name] for name in EVERY}
-    expression, imports = str(facts["backend"]["expression"]), tuple(facts["backend"]["imports"])
-    try:
-        # A name that an import must register first is source as well: who only reads need not have it.
-        made["backend"] = SourceBackend(imports, expression) if imports else ast.literal_eval(expression)
-    except (ValueError, SyntaxError):
-        made["backend"] = SourceBackend(imports, expression)
-    for name in ("options", "config"):
-        made[name] = {key: ast.literal_eval(value) for key, value in facts[name].items()}
-    for name in ("optimizer", "loss"):
-        made[name] = None if isinstance(made[name], dict) else made[name]
-    return Request(**{**made, "ignore": tuple(facts["ignore"])})
 
 
 def recipe_plain(request: Request) -> Recipe:

@@ -15,7 +15,7 @@ from torch.fx.passes.split_module import split_module
 
 from torchparity import torchapi
 from torchparity.compilers.engines import graph_backend
-from torchparity.compilers.recipe import SourceBackend
+from torchparity.compilers.written import SourceBackend
 from torchparity.judge.cases import judge_case
 from torchparity.judge.isolated import Announce, answer
 from torchparity.records import ProgressCallback, Verdict

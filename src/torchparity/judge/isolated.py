@@ -16,7 +16,8 @@ from torchparity.judge import reasons
 from torchparity.judge.cases import judge_bundle
 from torchparity.records import Failure, Kind, Progress, ProgressCallback, RunRecord, Status, Verdict
 from torchparity.records.wire import plain_data, record_from
-from torchparity.repro.bundle import located, read_bundle
+from torchparity.repro.bundle import read_bundle
+from torchparity.repro.looking import located
 from torchparity.run.environment import environment
 from torchparity.workers.outcome import Ending, Limits, Outcome
 from torchparity.workers.pool import Pool

@@ -291,6 +291,9 @@ class Oracle:
                 )
             if any(entry.out_of_memory for entry in candidates):
                 return self._verdict(Status.UNKNOWN, [], first.comparison.reports)
+            if first.failure.lacking:
+                told = [reasons.machine_lacks(first.failure)]
+                return self._verdict(Status.UNKNOWN, told, first.comparison.reports, failure=first.failure)
             return self._verdict(
                 Status.DIFFERS,
                 [reasons.candidate_raises(first.failure)],

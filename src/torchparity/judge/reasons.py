@@ -46,6 +46,11 @@ def not_together(why: str) -> str:
     return f"the leaves were judged one by one, not together ({why.splitlines()[0][:160]})"
 
 
+def machine_lacks(failure: Failure) -> str:
+    """Say that the machine, and not the compiler, is why nothing was compiled."""
+    return f"this machine lacks {failure.lacking} ({failure.type} while compiling)"
+
+
 def not_taken(name: str, error: BaseException) -> str:
     """Say that a compiler refuses such a model before it compiles anything."""
     first = (str(error).strip().splitlines() or [""])[0][:300]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import shlex
 import shutil
 import subprocess
@@ -36,6 +37,9 @@ from torchparity.workers.processes import wait_or_kill
 
 QUERY_SECONDS = 300.0
 CHECK = Signature(kind="check")
+# What a kill leaves of a bundle that was being written (`repro/folders.py`).
+PARTIAL = re.compile(rf"\.({START}|{FOUND}|{PASSING})\.[a-z0-9_]{{8}}")
+BUNDLE_FILES = ("repro.py", "case.json", "tensors.safetensors")
 INTERESTING, NOT_INTERESTING = 0, 1
 # What is handed over where the user ends it first: the case is there, its script was not run.
 NOT_RUN = Delivered(text="", plain=False, output="", reproduced=(0, 0))
@@ -96,6 +100,7 @@ def start_minify(
         known = verdict is not None or case.signature is not None
         job = replace(job, free=max(1, width - (not known)))
         log = Log(folder / NAME)
+        log.hold()
         log.write("start", case=case.digest, **job.facts())
         pursuit = Pursuit(
             case, job, folder, log, pool, budget=budget, width=width, listen=listen, found=found, where=where
@@ -116,14 +121,23 @@ def continue_minify(
 ) -> Minified:
     """Go on where a minification was stopped: what the log answers is not asked again."""
     log = resumed(folder)
+    log.hold()
     (folder / TRYING).unlink(missing_ok=True)
-    for name in (START, FOUND, PASSING):
-        for leftover in folder.glob(f".{name}.*"):
+    for leftover in folder.iterdir():
+        if PARTIAL.fullmatch(leftover.name) and holds_a_bundle(leftover):
             shutil.rmtree(leftover, ignore_errors=True)
     shutil.rmtree(folder / QUERIES, ignore_errors=True)
     case = read_bundle(folder / START)
     job = Job.from_facts(log.header)
     return Pursuit(case, job, folder, log, pool, budget=budget, width=width, listen=listen).run(None)
+
+
+def holds_a_bundle(folder: Path) -> bool:
+    """Tell whether a folder holds nothing but the files of a bundle, or of one on its way."""
+    if not folder.is_dir() or folder.is_symlink():
+        return False
+    names = {entry.name for entry in folder.iterdir()}
+    return names <= {*BUNDLE_FILES, "old", "other"} or "case.json" in names
 
 
 class Pursuit:

@@ -34,7 +34,7 @@ from torchparity.judge.settings import settings_of
 from torchparity.observe.capture import DYNAMO, device_of, observed_case, random_states
 from torchparity.records import Failure, Status, Verdict, signature_of
 from torchparity.repro.case import Case, write_graph
-from torchparity.request import OtherOptions, Request, request_for, suggestion
+from torchparity.request import JUDGE_OPTIONS, OtherOptions, Request, request_for, suggestion
 from torchparity.run.plan import Plan
 from torchparity.run.step import Ending, Runner, describe_failure
 from torchparity.run.subject import Subject
@@ -82,6 +82,7 @@ class Guard:
         options: Mapping[str, Any] | None = None,
     ) -> Callable[..., Any]:
         """Compile as torch.compile asks a backend to."""
+        refuse_own(options or {})
         self.graphs += 1
         request = replace(self.request, mode=mode, options=dict(options or {}))
         recipe = recipe_plain(request)
@@ -108,6 +109,16 @@ class Guard:
 
         slot.append(first)
         return guarded
+
+
+def refuse_own(options: Mapping[str, Any]) -> None:
+    """Raise where torch.compile's options hold what is said to the guard itself."""
+    own = [name for name in options if name in OWN]
+    if own:
+        raise UsageError(
+            f"{own[0]} is the guard's, not an option of the backend that it guards",
+            hint=f"torch.compile(model, backend=torchparity.guard({own[0]}={options[own[0]]!r}))",
+        )
 
 
 class Watched:
@@ -266,6 +277,9 @@ def guard(
     folder = Path(out or os.environ.get("TORCHPARITY_OUT") or RUNS)
     return Guard(request, level=chosen, out=folder, on_difference=on_difference)
 
+
+# What is said to the guard, and not to torch.compile.
+OWN = ("backend", "level", "out", "on_difference", *JUDGE_OPTIONS, "config")
 
 _by_environment: dict[tuple[str | None, ...], Guard] = {}
 

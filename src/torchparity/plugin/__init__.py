@@ -167,8 +167,13 @@ def check_options(options: Mapping[str, Any], place: str) -> None:
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Make one test for each backend of a test that uses the fixture."""
+    """Make one test for each backend of a test that uses the fixture; a marker without the fixture does nothing."""
     if "parity_backend" not in metafunc.fixturenames:
+        if any(mark.name == "parity" for mark in metafunc.definition.own_markers):
+            metafunc.config.stash[problems_key].append(
+                f"{metafunc.definition.nodeid} has the marker parity and never uses the fixture: nothing is checked\n"
+                "hint: take `parity` as an argument, or remove the marker"
+            )
         return
     named = [mark.args[0] for mark in metafunc.definition.iter_markers("parametrize") if mark.args]
     if any("parity_backend" in (names.split(",") if isinstance(names, str) else names) for names in named):

@@ -178,7 +178,10 @@ class RunRecord:
 
 @dataclass(frozen=True, kw_only=True)
 class Failure:
-    """An exception that a run ended with, as facts (the exception itself keeps tensors alive)."""
+    """An exception that a run ended with, as facts (the exception itself keeps tensors alive).
+
+    `lacking` says what the machine lacks, where that is why.
+    """
 
     type: str
     message: str
@@ -186,6 +189,7 @@ class Failure:
     phase: str = ""
     frame: str = ""
     traceback: str = ""
+    lacking: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,7 +8,7 @@ import functools
 import math
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -41,18 +41,45 @@ def _made(kind: Any, data: Any) -> Any:
     origin, inside = typing.get_origin(kind), typing.get_args(kind)
     if origin in (typing.Union, types.UnionType):
         chosen = [entry for entry in inside if entry is not type(None)]
-        return None if data is None else _made(chosen[0], data) if len(chosen) == 1 else data
+        if data is None and len(chosen) < len(inside):
+            return None
+        return _made(chosen[0], data) if len(chosen) == 1 else data
     if origin is tuple:
+        must_be(data, list, tuple)
         kinds = (inside[0],) * len(data) if inside[1:] == (Ellipsis,) else inside
         return tuple(_made(entry, item) for entry, item in zip(kinds, data, strict=True))
     if dataclasses.is_dataclass(kind):
+        must_be(data, Mapping)
         hints: dict[str, Any] = _field_kinds(kind)  # type: ignore[arg-type]
         return kind(**{name: _made(hints[name], item) for name, item in data.items()})  # type: ignore[operator]
     if isinstance(kind, type) and issubclass(kind, enum.Enum):
         return kind(data)
     if kind is float and isinstance(data, str):
         return NUMBERS[data]
+    if kind is float:
+        must_be(data, int, float)
+    elif kind is int:
+        must_be(data, int)
+        if isinstance(data, bool):
+            raise TypeError("a bool stands where a number belongs")
+    elif kind in (str, bool):
+        must_be(data, kind)
+    elif origin in (Mapping, dict):
+        must_be(data, Mapping)
+    elif origin in (Sequence, list):
+        must_be(data, list, tuple)
     return data
+
+
+def must_be(data: Any, *kinds: type) -> None:
+    """Raise TypeError where data are not of the kind that a field wants."""
+    if not isinstance(data, kinds):
+        raise TypeError(f"a {type(data).__name__} stands where a {kinds[0].__name__.lower()} belongs")
+
+
+def record_field(kind: type, name: str, data: Any) -> Any:
+    """Return one field of a record from plain data."""
+    return _made(_field_kinds(kind)[name], data)
 
 
 @functools.cache

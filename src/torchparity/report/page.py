@@ -6,6 +6,7 @@ by the template; numbers reach the script as JSON that cannot end its own elemen
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import importlib.resources
 import json
@@ -18,7 +19,8 @@ from markupsafe import Markup
 
 from torchparity.errors import UsageError
 from torchparity.records import SCHEMA_VERSION, UNCHANGED, Diagnosis
-from torchparity.records.wire import plain_data
+from torchparity.records.strangers import read_json
+from torchparity.records.wire import must_be, plain_data, record_from
 from torchparity.report.charts import curve, histogram, time_line
 from torchparity.report.findings import HOW, short_line
 from torchparity.report.findings import STAGES as COMPILER_STAGES
@@ -66,7 +68,7 @@ def run_data(found: Diagnosis) -> dict[str, Any]:
 def read_run(folder: Path) -> dict[str, Any]:
     """Return what a run has left, or refuse."""
     try:
-        data = json.loads((folder / FACTS).read_text(encoding="utf-8"))
+        data = read_json(folder / FACTS)
     except (OSError, ValueError) as error:
         raise UsageError(
             f"{folder} holds no run: {reason(error)}", hint="name a folder that `torchparity diagnose` wrote"
@@ -75,7 +77,30 @@ def read_run(folder: Path) -> dict[str, Any]:
         raise UsageError(
             f"{folder / FACTS} was not written by this version of torchparity", hint="diagnose the model again"
         )
+    try:
+        check_run(data)
+    except (Exception, RecursionError, MemoryError) as error:  # noqa: BLE001 - whatever strange data lead to
+        raise UsageError(
+            f"{folder / FACTS} does not make a page: {type(error).__name__}: {str(error)[:200]}",
+            hint="it was changed since it was written; diagnose the model again",
+        ) from None
     return data
+
+
+def check_run(data: dict[str, Any]) -> None:
+    """Raise where data are not those of a diagnosis: every record is made once, and what stands beside them seen."""
+    fields = {field.name for field in dataclasses.fields(Diagnosis)}
+    record_from(Diagnosis, {name: data[name] for name in fields})
+    must_be(data["lines"], list)
+    for line in data["lines"]:
+        must_be(line, list)
+        word, text = line
+        must_be(word, str)
+        must_be(text, str)
+    for name in ("torchparity", "status", "story_text"):
+        must_be(data[name], str)
+    must_be(data["exit_code"], int)
+    page_text(data)
 
 
 def moved(data: dict[str, Any], folder: Path) -> dict[str, Any]:

@@ -79,11 +79,13 @@ def table(verdict: Verdict, shown: list[LeafReport]) -> Table:
         caption=f"errors against {against}; a score over {verdict.threshold:g} is no rounding",
         caption_justify="left",
     )
-    result.add_column("leaf", overflow="fold", min_width=16)
-    result.add_column("kind")
-    for name in ("eager", "compiled", "allowed", "score"):
+    kinds, scores = ([made(leaf) for leaf in shown] for made in (kind_cell, score_cell))
+    result.add_column("leaf", overflow="fold", min_width=8)
+    result.add_column("kind", overflow="fold", min_width=min(12, max(map(len, ["kind", *kinds]))))
+    for name in ("eager", "compiled", "allowed"):
         result.add_column(name, justify="right", no_wrap=True)
-    result.add_column("where")
+    result.add_column("score", justify="right", no_wrap=True, min_width=max(map(len, ["score", *scores])))
+    result.add_column("where", overflow="fold")
     for leaf in shown:
         style = "" if leaf.status is Status.SAME else STYLES[leaf.status].removeprefix("bold ")
         result.add_row(

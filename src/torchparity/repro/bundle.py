@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import re
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -17,22 +16,29 @@ from typing import Any
 
 import torch
 
-from torchparity.compilers.recipe import request_from_json
+from torchparity.compilers.written import request_from_json
 from torchparity.errors import BundleError, CaseError
 from torchparity.records import Signature
-from torchparity.records.wire import plain_data, record_from
+from torchparity.records.wire import must_be, plain_data, record_from
 from torchparity.repro.case import DIRECTIONS, LEVELS, Case
 from torchparity.repro.folders import replacing
-from torchparity.repro.script import graph_section
-from torchparity.repro.source import SCRIPT
+from torchparity.repro.looking import (
+    AGAIN,
+    FACTS,
+    PLAIN_NAME,
+    SCHEMA,
+    SCRIPT,
+    TENSORS,
+    check_of,
+    graph_section,
+    located,
+    read_checked,
+    read_facts,
+    told_by,
+)
+from torchparity.repro.seal import is_ours, seal_of
 from torchparity.repro.tensors import read_storages, write_storages
 from torchparity.repro.values import Dense, RandomGenerator, Sparse, Value, Wrapper, from_json
-
-SCHEMA = 2
-FACTS, TENSORS = "case.json", "tensors.safetensors"
-PLAIN_NAME = re.compile(r"[A-Za-z0-9_][\w.\-]*")
-USER_FILE = re.compile(r"[A-Za-z_]\w*\.py")
-AGAIN = "copy or capture it again; nothing of it was run"
 
 
 def store(case: Case, script: str, folder: Path) -> Path:
@@ -60,12 +66,6 @@ def is_bundle(folder: Path) -> bool:
     return folder.is_dir() and ((folder / FACTS).is_file() or not any(folder.iterdir()))
 
 
-def located(folder: Path) -> Path:
-    """Return the folder of the bundle: a minification keeps its smallest case in a folder inside its own."""
-    inside = folder / "case"
-    return inside if not (folder / FACTS).exists() and (inside / FACTS).is_file() else folder
-
-
 def current_umask() -> int:
     """Return the permissions that new files do not get."""
     mask = os.umask(0)
@@ -86,50 +86,11 @@ def described(case: Case, script: str) -> dict[str, Any]:
         "environment": dict(case.environment),
         "script": hashlib.sha256(script.encode()).hexdigest(),
     }
-    return {**facts, "check": check_of(facts)}
-
-
-def check_of(facts: Mapping[str, Any]) -> str:
-    """Return a digest of everything in `case.json` but itself."""
-    rest = {key: value for key, value in facts.items() if key != "check"}
-    return hashlib.sha256(json.dumps(rest, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+    check = check_of(facts)
+    return {**facts, "check": check, "seal": seal_of(check)}
 
 
 # --- reading -------------------------------------------------------------------------------------
-
-
-def read_facts(folder: Path) -> dict[str, Any]:
-    """Return the content of `case.json`, checked; nothing is run."""
-    if not folder.is_dir():
-        raise BundleError(f"there is no bundle {folder}", hint="give the folder that holds case.json and repro.py")
-    missing = [name for name in (FACTS, SCRIPT, TENSORS) if not (folder / name).is_file()]
-    if missing:
-        raise BundleError(
-            f"{folder} has no {', '.join(missing)}", hint=f"a bundle is a folder with three files; {AGAIN}"
-        )
-    try:
-        facts = json.loads((folder / FACTS).read_text(encoding="utf-8"))
-        schema = facts["schema"]
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise BundleError(f"{folder / FACTS} cannot be read: {error}", hint=AGAIN) from None
-    if type(schema) is not int or schema != SCHEMA:
-        older = type(schema) is int and 1 <= schema < SCHEMA
-        raise BundleError(
-            f"{folder} was written in schema {schema}, and this torchparity reads {SCHEMA}",
-            hint=f"{'capture it again' if older else 'upgrade torchparity'}, or run its repro.py with torch alone",
-        )
-    if facts.get("check") != check_of(facts):
-        raise BundleError(f"{folder / FACTS} has been changed since it was written", hint=AGAIN)
-    files = facts.get("files")
-    if not isinstance(files, dict):
-        raise BundleError(f"{folder / FACTS} does not make a case: it lists no files", hint=AGAIN)
-    plain = all(USER_FILE.fullmatch(name) and name != SCRIPT for name in files)
-    if not plain or not PLAIN_NAME.fullmatch(str(facts.get("name"))):
-        raise BundleError(f"{folder / FACTS} names files outside the bundle", hint="do not run it")
-    for name in (FACTS, SCRIPT, TENSORS, *files):
-        if (folder / name).is_symlink():
-            raise BundleError(f"{folder / name} points outside the bundle", hint="do not run it")
-    return dict(facts)
 
 
 def read_bundle(folder: Path) -> Case:
@@ -155,11 +116,14 @@ def read_bundle(folder: Path) -> Case:
             origin=facts["origin"],
             signature=record_from(Signature, facts["signature"]) if facts["signature"] else None,
             environment=facts["environment"],
+            trusted=is_ours(facts["check"], facts.get("seal")),
         )
         check_values(case)
         digest = case.digest
-    except (KeyError, TypeError, ValueError, AttributeError, SyntaxError, RecursionError) as error:
-        raise BundleError(f"{folder / FACTS} does not make a case: {error!r}", hint=AGAIN) from None
+    except BundleError:
+        raise
+    except (Exception, RecursionError, MemoryError) as error:  # noqa: BLE001 - whatever strange data lead to
+        raise BundleError(f"{folder / FACTS} does not make a case: {told_by(error)}", hint=AGAIN) from None
     if digest != facts["digest"]:
         raise BundleError(f"{folder} is not the case that was written: its digest differs", hint=AGAIN)
     return case
@@ -167,6 +131,15 @@ def read_bundle(folder: Path) -> Case:
 
 def check_values(case: Case) -> None:
     """Raise ValueError unless level and direction are known and every tensor lies within its storage."""
+    for facts in (case.origin, case.environment):
+        must_be(facts, Mapping)
+    lines, nodes, after = (case.origin.get(name) or () for name in ("lines", "nodes", "after"))
+    must_be(lines, list, tuple)
+    must_be(nodes, list, tuple)
+    must_be(after, Mapping, tuple)
+    for line in lines:
+        must_be(line, str)
+    must_be(case.compute_nodes, int)
     if case.level not in LEVELS or case.direction not in DIRECTIONS:
         raise ValueError(f"there is no graph after {case.level}, {case.direction}")
     for part in dense_parts([value for _, value in (*case.inputs, *case.constants, *case.random)]):
@@ -198,17 +171,3 @@ def dense(value: Any) -> Dense:
     if not isinstance(value, Dense):
         raise TypeError("a random generator's state is not a tensor")
     return value
-
-
-def read_checked(path: Path, digest: str) -> str:
-    """Return the text of a file that must be as it was written."""
-    try:
-        text = path.read_bytes().decode()
-    except (OSError, UnicodeDecodeError) as error:
-        raise BundleError(f"{path} cannot be read: {error}", hint=AGAIN) from None
-    if hashlib.sha256(text.encode()).hexdigest() != digest:
-        raise BundleError(
-            f"{path} has been changed since it was written",
-            hint=f"`python {path.name}` still runs it as it is; nothing of it was run here",
-        )
-    return text

@@ -14,7 +14,8 @@ import torch
 from torch.fx import GraphModule
 
 from torchparity import torchapi
-from torchparity.compilers.recipe import Recipe, is_lost, recipe_plain, request_to_json
+from torchparity.compilers.recipe import Recipe, is_lost, recipe_plain
+from torchparity.compilers.written import request_to_json
 from torchparity.errors import CaseError
 from torchparity.records import Signature
 from torchparity.repro import names as names_of
@@ -63,6 +64,8 @@ class Case:
     origin: Mapping[str, Any] = field(default_factory=dict)
     signature: Signature | None = None
     environment: Mapping[str, Any] = field(default_factory=dict)
+    # Whether it was made here, by this user: what comes from elsewhere is looked at before it is run.
+    trusted: bool = field(default=True, compare=False)
 
     @functools.cached_property
     def digest(self) -> str:

@@ -10,8 +10,10 @@ import os
 import struct
 import zlib
 from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
 
-import torch
+if TYPE_CHECKING:
+    import torch
 
 # Bytes that are summed up together; what is shorter is digested whole.
 PAGE = 1 << 20
@@ -19,7 +21,11 @@ PAGE = 1 << 20
 
 def fingerprint(data: torch.Tensor) -> str:
     """Return the digest of the bytes in a tensor."""
-    view = data.numpy().data
+    return fingerprint_of(data.numpy().data)
+
+
+def fingerprint_of(view: memoryview) -> str:
+    """Return the digest of some bytes."""
     if len(view) <= PAGE:
         return hashlib.sha256(view).hexdigest()
     pages = [view[start : start + PAGE] for start in range(0, len(view), PAGE)]

@@ -14,7 +14,8 @@ from typing import Any
 import torch
 from torch.fx import GraphModule
 
-from torchparity.compilers.recipe import Recipe, SourceBackend, recipe_of
+from torchparity.compilers.recipe import Recipe, recipe_of
+from torchparity.compilers.written import SourceBackend
 from torchparity.errors import ResourceError
 from torchparity.repro.case import Case
 from torchparity.repro.names import with_lines

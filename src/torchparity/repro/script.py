@@ -15,15 +15,15 @@ from pathlib import Path
 from typing import Any
 
 from torchparity.compilers.printed import embedded
-from torchparity.compilers.recipe import request_to_json
+from torchparity.compilers.written import request_to_json
 from torchparity.errors import ResourceError
 from torchparity.repro.case import Case
+from torchparity.repro.looking import GRAPH, INPUTS
 from torchparity.repro.source import module_text
 from torchparity.repro.values import Symbol
 from torchparity.request import COMPILER_OPTIONS
 from torchparity.version import __version__
 
-GRAPH, INPUTS = "# --- the graph ", "# --- its inputs "
 COMPILER, RUNTIME, JUDGE = "# --- the compiler ", "# --- the runtime ", "# --- the judge "
 # What a script calls of the runtime.
 CALLED = ("Reader", "read_blobs", "attach", "as_graphs", "available")
@@ -72,13 +72,6 @@ def enclosed(name: str, module: str, wanted: tuple[str, ...]) -> str:
     imports, definitions = embedded(module, *wanted)
     body = "\n".join(imports) + "\n\n" + definitions + f"\nreturn {', '.join(wanted)}\n"
     return f"def {name}():\n{textwrap.indent(body, '    ')}"
-
-
-def graph_section(text: str) -> str:
-    """Return the graph's source out of the text of a `repro.py`; raises ValueError where there is none."""
-    start = text.index("\n", text.index(f"\n{GRAPH}") + 1) + 1
-    end = min(place for place in (text.find("\nclass Bound(", start), text.index(f"\n{INPUTS}", start)) if place >= 0)
-    return text[start:end].strip("\n") + "\n"
 
 
 def describe(case: Case) -> str:

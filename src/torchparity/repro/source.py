@@ -21,10 +21,10 @@ from torch.fx import GraphModule, Node
 
 from torchparity import torchapi
 from torchparity.errors import CaseError
+from torchparity.repro.looking import SCRIPT as SCRIPT
 from torchparity.repro.names import ALWAYS, GIVEN, attribute, input_names, is_installed, is_operation, operation_name
 from torchparity.repro.values import literal
 
-SCRIPT = "repro.py"
 # Graphs up to this many nodes are printed without the assignments that free memory early.
 SHORT = 60
 RANDOM = re.compile(

@@ -16,6 +16,7 @@ import torch
 
 from torchparity.errors import BundleError
 from torchparity.repro.checksum import PAGE
+from torchparity.repro.looking import read_header
 from torchparity.repro.values import Storage
 
 CODES = {
@@ -36,7 +37,6 @@ CODES = {
     torch.bool: "BOOL",
 }
 SIZES = {code: dtype.itemsize for dtype, code in CODES.items()}
-LARGEST_HEADER = 100_000_000
 
 
 def header_of(storages: Sequence[Storage]) -> bytes:
@@ -68,31 +68,6 @@ def write_all(file: BinaryIO, data: memoryview) -> None:
     """Write every byte, a page at a time: faster than all at once, and a write may take less than it is given."""
     while len(data):
         data = data[file.write(data[:PAGE]) :]
-
-
-def read_header(path: Path) -> dict[str, tuple[str, int, int]]:
-    """Return dtype, begin and end in the file of every storage, or say what is wrong with the file."""
-    size = path.stat().st_size
-    with path.open("rb") as file:
-        try:
-            (length,) = struct.unpack("<Q", file.read(8))
-            if length > min(size - 8, LARGEST_HEADER):
-                raise ValueError("its header is longer than the file")
-            entries = json.loads(file.read(length))
-            found = {}
-            for name, entry in entries.items():
-                if name == "__metadata__":
-                    continue
-                begin, end = (int(offset) for offset in entry["data_offsets"])
-                if begin < 0 or end < begin or 8 + length + end > size:
-                    raise ValueError(f"storage {name} lies outside the file")
-                found[str(name)] = (str(entry["dtype"]), 8 + length + begin, 8 + length + end)
-        except (ValueError, KeyError, TypeError, struct.error, AttributeError, RecursionError) as error:
-            raise BundleError(
-                f"{path.name} is damaged: {error}",
-                hint="copy the bundle again; nothing of it was run",
-            ) from None
-    return found
 
 
 def read_storages(path: Path, devices: Sequence[str]) -> tuple[Storage, ...]:

@@ -15,6 +15,7 @@ import torch
 
 from torchparity import torchapi
 from torchparity.errors import CaseError
+from torchparity.records.wire import must_be, record_field
 
 COMPRESSED = {
     torch.sparse_csr: ("crow_indices", "col_indices"),
@@ -147,19 +148,26 @@ def to_json(value: Value) -> dict[str, Any]:
 
 def from_json(facts: Mapping[str, Any]) -> Value:
     """Return a value from plain data; raises KeyError or TypeError where the data make none."""
-    fields = {name: entry for name, entry in facts.items() if name != "kind"}
+    must_be(facts, Mapping)
+    fields = {name: entry for name, entry in facts.items() if name not in ("kind", "parts", "state")}
     kind = KINDS[facts["kind"]]
+    made = {name: record_field(kind, name, entry) for name, entry in fields.items()}
     if kind is Sparse:
-        fields["parts"] = tuple(from_json(part) for part in fields["parts"])
+        made["parts"] = tuple(part_from(part) for part in facts["parts"])
     elif kind is Wrapper:
-        fields["parts"] = tuple((name, from_json(part)) for name, part in fields["parts"])
+        made["parts"] = tuple((str(name), part_from(part)) for name, part in facts["parts"])
     elif kind is RandomGenerator:
-        fields["state"] = from_json(fields["state"])
-    for name in ("shape", "stride"):
-        if name in fields:
-            fields[name] = tuple(int(size) for size in fields[name])
-    value: Value = kind(**fields)
+        made["state"] = part_from(facts["state"])
+    value: Value = kind(**made)
     return value
+
+
+def part_from(facts: Mapping[str, Any]) -> Dense:
+    """Return a strided tensor from plain data."""
+    part = from_json(facts)
+    if not isinstance(part, Dense):
+        raise TypeError("a part of a tensor is none")
+    return part
 
 
 @dataclass(frozen=True, kw_only=True)

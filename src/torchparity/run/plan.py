@@ -165,6 +165,6 @@ def optimizer_factory(optimizer: OptimizerFactory | str) -> OptimizerFactory:
 def float_dtype(name: str | None) -> torch.dtype | None:
     """Return the dtype of a name, for autocast."""
     found = getattr(torch, name, None) if name is not None else None
-    if name is not None and (not isinstance(found, torch.dtype) or not found.is_floating_point):
+    if name is not None and found not in (torch.bfloat16, torch.float16):
         raise UsageError(f"{name!r} is not a dtype for autocast", hint="use bfloat16 or float16")
     return found

@@ -192,4 +192,5 @@ def describe_failure(error: BaseException, phase: str) -> Failure:
         phase=phase,
         frame=frame,
         traceback="".join(traceback.format_exception(error))[-8000:],
+        lacking=torchapi.lacking(error) if stage == "compile" else "",
     )

@@ -16,11 +16,11 @@ from typing import Any
 
 import torch
 
-from torchparity.errors import TargetError, UsageError
+from torchparity.errors import TargetError
 from torchparity.run.loss import describe
+from torchparity.run.naming import FORMS
+from torchparity.run.naming import require as require
 from torchparity.run.subject import Subject
-
-FORMS = "a target is file.py:name or package.module:name"
 
 
 @dataclass(frozen=True)
@@ -58,18 +58,6 @@ def make_subject(found: Any, name: str, *, device: str | None = None) -> Subject
     return subject
 
 
-def require(target: str) -> None:
-    """Refuse a target that cannot be one, without importing anything."""
-    place, separator, name = target.rpartition(":")
-    if not separator or not place or not name:
-        raise UsageError(f"{target!r} is not a target", hint=FORMS)
-    path = Path(place)
-    if place.endswith(".py") and not path.is_file():
-        near = difflib.get_close_matches(path.name, _files_beside(path), n=1)
-        hint = f"did you mean {path.with_name(near[0])}?" if near else FORMS
-        raise TargetError(f"there is no file {place}", hint=hint)
-
-
 def _load_file(place: str) -> ModuleType:
     path = Path(place)
     name = f"torchparity_target_{path.stem}"
@@ -82,10 +70,6 @@ def _load_file(place: str) -> ModuleType:
     sys.path.insert(0, str(path.resolve().parent))
     _execute(lambda: loader.exec_module(module), place)
     return module
-
-
-def _files_beside(path: Path) -> list[str]:
-    return [file.name for file in path.parent.glob("*.py")] if path.parent.is_dir() else []
 
 
 def _load_module(place: str) -> ModuleType:

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import errno
+import subprocess
+import tempfile
 from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -16,6 +20,12 @@ CONFIG_MODULES = {
     "functorch": "torch._functorch.config",
 }
 
+
+# What a system call says where the machine, and not the program, is at its end.
+MACHINE_ERRORS = (
+    errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOMEM, errno.EMFILE, errno.ENFILE,
+    errno.EAGAIN, errno.EIO,
+)  # fmt: skip
 
 # What a compilation imports when it first needs it. A version that has moved one of them is slower, not broken.
 COMPILER_MODULES = """
@@ -130,6 +140,54 @@ def inner_failure(error: BaseException) -> BaseException:
     """Return what a compiler failure wraps: the innermost exception that says what went wrong."""
     inner = getattr(error, "inner_exception", None)
     return inner_failure(inner) if isinstance(inner, BaseException) else error
+
+
+def lacking(error: BaseException) -> str:
+    """Say what this machine lacks for a compiler to do its work; nothing where the compiler itself is at fault.
+
+    Told by the kind of the error: a compiler that is not there, a disk or a file that cannot be written, a shared
+    object that does not load. A C++ compiler that fails on everything fails on an empty program too.
+    """
+    for inner in chain_of(error):
+        if isinstance(inner, lookup("torch._inductor.exc.InvalidCxxCompiler")):
+            return "a C++ compiler: install g++, or name one in CXX"
+        if isinstance(
+            inner, (lookup("torch._inductor.exc.TritonMissing"), lookup("torch._inductor.exc.GPUTooOldForTriton"))
+        ):
+            return "Triton, or a GPU that it knows"
+        if isinstance(inner, OSError) and inner.errno in MACHINE_ERRORS:
+            return f"what was asked of it: {inner.strerror}"
+        if type(inner) is OSError and inner.errno is None:
+            return f"a shared object that loads: {str(inner)[:200]}"
+        if isinstance(inner, lookup("torch._inductor.exc.CppCompileError")) and not compiles_nothing():
+            return "a C++ compiler that works: it fails on an empty program too"
+    return ""
+
+
+def chain_of(error: BaseException) -> list[BaseException]:
+    """Return an exception and those that it came from."""
+    found: list[BaseException] = []
+    waiting: list[BaseException | None] = [error]
+    while waiting:
+        one = waiting.pop()
+        if one is None or any(one is known for known in found):
+            continue
+        found.append(one)
+        waiting += [getattr(one, "inner_exception", None), one.__cause__, one.__context__]
+    return found
+
+
+def compiles_nothing() -> bool:
+    """Tell whether the C++ compiler that inductor would take compiles an empty program."""
+    with tempfile.TemporaryDirectory(prefix="torchparity-") as folder:
+        source = Path(folder) / "empty.cpp"
+        source.write_text("int main() { return 0; }\n")
+        try:
+            compiler = lookup("torch._inductor.cpp_builder.get_cpp_compiler")()
+            command = [compiler, str(source), "-o", str(source.with_suffix(""))]
+            return subprocess.run(command, capture_output=True, timeout=60, check=False).returncode == 0
+        except Exception:  # noqa: BLE001 - whatever it is, there is none that works
+            return False
 
 
 def is_out_of_memory(error: BaseException) -> bool:

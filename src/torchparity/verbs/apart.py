@@ -8,7 +8,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from torchparity.compilers.recipe import recipe_plain, request_to_json
+from torchparity.compilers.recipe import recipe_plain
+from torchparity.compilers.written import request_to_json
 from torchparity.errors import ResourceError, error_from
 from torchparity.judge.isolated import describe, phase_of, verdict_of
 from torchparity.records import Blame, ProgressCallback, Story, Verdict

@@ -15,7 +15,7 @@ import torchparity.diagnosis.steps
 import torchparity.diagnosis.taps
 import torchparity.judge.isolated
 import torchparity.minifier.searcher  # noqa: F401 - jobs that workers are asked to do
-from torchparity.compilers.recipe import request_from_json
+from torchparity.compilers.written import request_from_json
 from torchparity.diagnosis.whole import blame_whole
 from torchparity.errors import ParityError
 from torchparity.records import ProgressCallback, Verdict

@@ -75,14 +75,22 @@ def minify(
 def resume_minify(
     folder: str | Path,
     *,
+    check: str | None = None,
     budget: float | None = None,
     queries: int | None = None,
     workers: int | None = None,
     listen: Callable[[Asked], None] | None = None,
 ) -> Minified:
-    """Go on with a minification that was stopped; no query that was answered is asked again."""
+    """Go on with a minification that was stopped; no query that was answered is asked again.
+
+    A command that decided must be given again: what stands in a file is not run because it stands there.
+    """
     folder = Path(folder)
-    check = resumed(folder).header["check"]
+    begun = resumed(folder).header["check"]
+    if begun != check:
+        told = f"the command {begun!r}" if begun is not None else "the oracle, and not a command,"
+        hint = "give the same command again: --check COMMAND" if begun is not None else "leave out --check"
+        raise UsageError(f"{told} decided in {folder} so far", hint=hint)
     width = workers or default_workers()
     asking: dict[str, Any] = {"budget": Budget(seconds=budget, queries=queries), "width": width, "listen": listen}
     with open_pool(width, compilers=check is None) as pool:
