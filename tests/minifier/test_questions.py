@@ -132,7 +132,7 @@ def test_what_the_log_answers_is_not_asked(case, tmp_path):
 
 def test_a_line_that_was_cut_short_is_forgotten(tmp_path):
     log = Log(tmp_path / NAME)
-    log.write("start", case="x")
+    log.write("start", case="x", check=None, seconds=1.0, memory=None, free=1)
     log.write("answered", key="k", answer=plain_data(Answer(same=True)))
     with (tmp_path / NAME).open("ab") as file:
         file.write(b'{"event":"answered","key":"half')

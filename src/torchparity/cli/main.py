@@ -115,17 +115,12 @@ def check(
     from torchparity.verbs.asking import open_pool
 
     place = place_of(os.environ)
-    command = command_line(sys.argv[1:], ranks=place.world if place is not None else 0)
-    outputs = replace(outputs, command=command)
-    if place is not None and isolate:
-        raise UsageError("--isolate and torchrun do not go together", hint="each rank is a process of its own already")
-    refuse_idle("--timeout", timeout, works=isolate or place is not None)
-    refuse_idle("--memory", memory, works=isolate)
+    outputs = replace(outputs, command=command_line(sys.argv[1:], ranks=place.world if place is not None else 0))
+    refuse_idle(timeout, memory, isolate=isolate, ranks=place is not None)
     timeout = timeout if timeout is not None else CHECK_SECONDS
     if place is not None:
-        check_ranks(
-            place, named_target, request, (rank_timeout, timeout), different_graphs, leaves, outputs, quiet=quiet
-        )
+        seconds = (rank_timeout, timeout)
+        check_ranks(place, named_target, request, seconds, different_graphs, leaves, outputs, quiet=quiet)
     with ProgressLine(quiet=quiet) as progress:
         if isolate:
             with open_pool(1) as pool:
@@ -137,12 +132,15 @@ def check(
     raise typer.Exit(gated(verdict, level, compiled=least))
 
 
-def refuse_idle(option: str, value: float | None, *, works: bool) -> None:
+def refuse_idle(timeout: float | None, memory: float | None, *, isolate: bool, ranks: bool) -> None:
     """Raise where a limit was given that limits nothing."""
-    if value is not None and not works:
-        raise UsageError(f"{option} limits nothing in this process", hint=f"add --isolate, or leave out {option}")
-    if value is not None and not value > 0:
-        raise UsageError(f"{option} {value:g} leaves nothing", hint="give a positive number")
+    if ranks and isolate:
+        raise UsageError("--isolate and torchrun do not go together", hint="each rank is a process of its own already")
+    for option, value, works in (("--timeout", timeout, isolate or ranks), ("--memory", memory, isolate)):
+        if value is not None and not works:
+            raise UsageError(f"{option} limits nothing in this process", hint=f"add --isolate, or leave out {option}")
+        if value is not None and not value > 0:
+            raise UsageError(f"{option} {value:g} leaves nothing", hint="give a positive number")
 
 
 def check_ranks(

@@ -114,6 +114,8 @@ def start_minify(
                 for name in (NAME, TRYING):
                     (folder / name).unlink(missing_ok=True)
             raise
+        finally:
+            log.let_go()
 
 
 def continue_minify(
@@ -129,7 +131,10 @@ def continue_minify(
     shutil.rmtree(folder / QUERIES, ignore_errors=True)
     case = read_bundle(folder / START)
     job = Job.from_facts(log.header)
-    return Pursuit(case, job, folder, log, pool, budget=budget, width=width, listen=listen).run(None)
+    try:
+        return Pursuit(case, job, folder, log, pool, budget=budget, width=width, listen=listen).run(None)
+    finally:
+        log.let_go()
 
 
 def holds_a_bundle(folder: Path) -> bool:

@@ -55,6 +55,12 @@ class Log:
             ) from None
         self._held = file
 
+    def let_go(self) -> None:
+        """Let other processes in again."""
+        if self._held is not None:
+            self._held.close()
+            self._held = None
+
     def _read(self) -> int:
         """Take every whole line; return where they end."""
         data = read_text(self.path, largest=LARGEST_LOG).encode()
