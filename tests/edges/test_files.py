@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from torchparity.errors import UsageError
-from torchparity.minifier.driver import PARTIAL, holds_a_bundle
 from torchparity.minifier.log import Log
 from torchparity.report.machine import write_whole
+from torchparity.repro.folders import remove_leftovers
 
 
 def test_a_link_is_followed_and_stays_a_link(tmp_path: Path) -> None:
@@ -119,6 +119,11 @@ def test_only_what_a_kill_left_of_a_bundle_is_removed(tmp_path: Path) -> None:
     for name in (".git", ".case.backup", ".start.mine", ".case.abcdefgh", ".passing.12345678"):
         (tmp_path / name).mkdir()
     (tmp_path / ".case.abcdefgh" / "notes.txt").write_text("the user's")
-    removed = [entry.name for entry in tmp_path.iterdir() if PARTIAL.fullmatch(entry.name) and holds_a_bundle(entry)]
+    remove_leftovers(tmp_path, ("start", "case", "passing"))
 
-    assert removed == [".passing.12345678"]
+    assert sorted(entry.name for entry in tmp_path.iterdir()) == [
+        ".case.abcdefgh",
+        ".case.backup",
+        ".git",
+        ".start.mine",
+    ]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import re
 import shlex
 import shutil
 import subprocess
@@ -30,6 +29,7 @@ from torchparity.records import VALUES, Located, Signature, Verdict
 from torchparity.records.wire import plain_data, record_from
 from torchparity.repro.bundle import read_bundle
 from torchparity.repro.case import Case
+from torchparity.repro.folders import remove_leftovers
 from torchparity.workers.desk import Desk, Reply
 from torchparity.workers.outcome import Ending, Limits, Outcome
 from torchparity.workers.pool import Pool
@@ -37,9 +37,6 @@ from torchparity.workers.processes import wait_or_kill
 
 QUERY_SECONDS = 300.0
 CHECK = Signature(kind="check")
-# What a kill leaves of a bundle that was being written (`repro/folders.py`).
-PARTIAL = re.compile(rf"\.({START}|{FOUND}|{PASSING})\.[a-z0-9_]{{8}}")
-BUNDLE_FILES = ("repro.py", "case.json", "tensors.safetensors")
 INTERESTING, NOT_INTERESTING = 0, 1
 # What is handed over where the user ends it first: the case is there, its script was not run.
 NOT_RUN = Delivered(text="", plain=False, output="", reproduced=(0, 0))
@@ -125,9 +122,7 @@ def continue_minify(
     log = resumed(folder)
     log.hold()
     (folder / TRYING).unlink(missing_ok=True)
-    for leftover in folder.iterdir():
-        if PARTIAL.fullmatch(leftover.name) and holds_a_bundle(leftover):
-            shutil.rmtree(leftover, ignore_errors=True)
+    remove_leftovers(folder, (START, FOUND, PASSING))
     shutil.rmtree(folder / QUERIES, ignore_errors=True)
     case = read_bundle(folder / START)
     job = Job.from_facts(log.header)
@@ -135,14 +130,6 @@ def continue_minify(
         return Pursuit(case, job, folder, log, pool, budget=budget, width=width, listen=listen).run(None)
     finally:
         log.let_go()
-
-
-def holds_a_bundle(folder: Path) -> bool:
-    """Tell whether a folder holds nothing but the files of a bundle, or of one on its way."""
-    if not folder.is_dir() or folder.is_symlink():
-        return False
-    names = {entry.name for entry in folder.iterdir()}
-    return names <= {*BUNDLE_FILES, "old", "other"} or "case.json" in names
 
 
 class Pursuit:

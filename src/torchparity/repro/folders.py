@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 
 from torchparity.errors import BundleError
+
+# What a folder may hold that was to become a bundle, or that made way for one.
+ON_THE_WAY = {"repro.py", "tensors.safetensors", "case.json", "old", "other"}
 
 
 @contextlib.contextmanager
@@ -40,3 +44,14 @@ def replacing(folder: Path, *, kept_unless: Callable[[Path], bool]) -> Iterator[
     finally:
         shutil.rmtree(partial, ignore_errors=True)
         shutil.rmtree(aside, ignore_errors=True)
+
+
+def remove_leftovers(folder: Path, names: Collection[str]) -> None:
+    """Remove what a kill has left of bundles of these names that were being written, and nothing else of anybody's."""
+    partial = re.compile(rf"\.({'|'.join(map(re.escape, names))})\.[a-z0-9_]{{8}}")
+    for leftover in folder.iterdir():
+        if not partial.fullmatch(leftover.name) or leftover.is_symlink() or not leftover.is_dir():
+            continue
+        inside = {entry.name for entry in leftover.iterdir()}
+        if inside <= ON_THE_WAY or "case.json" in inside:
+            shutil.rmtree(leftover, ignore_errors=True)
