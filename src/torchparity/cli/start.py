@@ -20,6 +20,12 @@ from pathlib import Path
 from typing import Any
 
 NO_ANSWER, INTERRUPTED = 125, 130
+# What an interrupt leaves of those that write.
+KEPT = {
+    "capture": "the bundles that were written are kept",
+    "minify": "what was found is kept",
+    "diagnose": "what was found is kept",
+}
 # Commands that call the user's code in their own process.
 RUN_HERE = ("check", "capture", "explain", "passes")
 
@@ -120,7 +126,7 @@ def run() -> int:
 
         return command()
     except KeyboardInterrupt:
-        say("interrupted")
+        say(f"interrupted; {KEPT.get(sys.argv[1] if len(sys.argv) > 1 else '', 'nothing was written')}")
         return INTERRUPTED
     except SystemExit as leaving:
         say(f"error: the target, or something that it calls, ended the process: sys.exit({leaving.code!r})")
