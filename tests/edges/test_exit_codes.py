@@ -278,3 +278,28 @@ def test_usage_errors_and_show_do_without_torch(folder: Path) -> None:
             check=False,
         )
         assert ended.stdout.splitlines()[-1] == "False", (words, ended.stderr)
+
+
+def test_a_narrow_table_keeps_kind_and_score(folder: Path) -> None:
+    ended = run(folder, *TABLE["differs"][0], env={**os.environ, "COLUMNS": "40"})
+
+    head = next(line for line in ended.stdout.splitlines() if line.startswith("leaf"))
+    assert head.split() == ["leaf", "kind", "score"]
+    assert all(len(line) <= 40 for line in ended.stdout.splitlines())
+
+
+def test_a_pipe_is_as_wide_as_a_line(folder: Path) -> None:
+    ended = run(folder, *TABLE["the model vanishes"][0])
+    told = run(folder, *TABLE["scripted"][0], env={k: v for k, v in os.environ.items() if k != "COLUMNS"})
+
+    assert "hint: add --isolate" in ended.stderr
+    assert any(len(line) > 100 for line in told.stdout.splitlines())
+
+
+def test_closed_standard_output_changes_no_code(folder: Path) -> None:
+    command = f"{sys.executable} -m torchparity check model.py:clean --backend aot_eager -q >&-"
+    ended = subprocess.run(
+        ["bash", "-c", command], cwd=folder, capture_output=True, text=True, timeout=300, check=False
+    )
+
+    assert ended.returncode == 0, ended.stderr

@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import io
 import os
+import signal
 import sys
 import tempfile
 import traceback
@@ -82,37 +83,37 @@ class Output(io.TextIOBase):
         found: str | None = self.stream.errors
         return found
 
-    @property
-    def buffer(self) -> Any:
-        """The bytes below."""
-        return self.stream.buffer
+    def __getattr__(self, name: str) -> Any:
+        """Be the stream in all else."""
+        return getattr(self.stream, name)
 
 
 def main() -> None:
     """Run the command line, and leave with a code that means what it says."""
-    begin(watch=len(sys.argv) > 1 and sys.argv[1] in RUN_HERE and hasattr(os, "fork"))
+    can_watch = hasattr(os, "fork") and hasattr(signal, "sigwaitinfo")
+    begin(watch=len(sys.argv) > 1 and sys.argv[1] in RUN_HERE and can_watch)
 
 
 def begin(*, watch: bool = False) -> None:
     """Run the command line in this process, or in one that this process watches."""
     code = NO_ANSWER
     try:
-        output = Output(sys.stdout) if sys.stdout is not None else None
-        if output is not None:
-            sys.stdout = output
+        if sys.stdout is None:  # Closed from the start: nobody listens, and the code tells all the same.
+            sys.stdout = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115 - it lives as long as the process
+        output = Output(sys.stdout)
+        sys.stdout = output
         if watch:
             from torchparity.cli.watched import watched
 
             code = watched(run)
         else:
             code = run()
-        if output is not None:
-            output.flush()
-            sys.stdout = output.stream
-            if output.trouble is not None:
-                say(f"error: the output could not be written: {output.trouble.strerror}")
-                say("hint: what was found is lost; is the disk full?")
-                code = NO_ANSWER
+        output.flush()
+        sys.stdout = output.stream
+        if output.trouble is not None:
+            say(f"error: the output could not be written: {output.trouble.strerror}")
+            say("hint: what was found is lost; is the disk full?")
+            code = NO_ANSWER
     except KeyboardInterrupt:
         say("interrupted")
         code = INTERRUPTED

@@ -13,6 +13,8 @@ from torchparity.records import UNCHANGED, LeafReport, Severity, Status, Verdict
 
 STYLES = {Status.SAME: "bold green", Status.DIFFERS: "bold red", Status.UNKNOWN: "bold yellow"}
 SHOWN_LEAVES = 10
+# Columns below which a table shows no more than leaf, kind and score.
+NARROW = 64
 
 
 def render(verdict: Verdict, console: Console, *, leaves: int = SHOWN_LEAVES) -> None:
@@ -33,7 +35,7 @@ def render(verdict: Verdict, console: Console, *, leaves: int = SHOWN_LEAVES) ->
     telling = [leaf for leaf in verdict.leaves if leaf.note != UNCHANGED]
     shown = telling[:leaves]
     if shown:
-        console.print(table(verdict, shown))
+        console.print(table(verdict, shown, narrow=console.width < NARROW))
     hidden = len(telling) - len(shown)
     unchanged = len(verdict.leaves) - len(telling)
     rest = [f"{hidden} more leaves (--leaves N shows more, --json FILE all)"] if hidden else []
@@ -69,8 +71,8 @@ def extent_text(verdict: Verdict) -> str:
     return f"compiled: {min(extent.inside, extent.operations)} of {extent.operations} operations, in {graphs}"
 
 
-def table(verdict: Verdict, shown: list[LeafReport]) -> Table:
-    """Return the table of leaves."""
+def table(verdict: Verdict, shown: list[LeafReport], *, narrow: bool = False) -> Table:
+    """Return the table of leaves; a narrow one keeps what is wrong and how badly."""
     against = "float64" if any(leaf.has_reference for leaf in shown) else "eager"
     result = Table(
         box=None,
@@ -82,22 +84,16 @@ def table(verdict: Verdict, shown: list[LeafReport]) -> Table:
     kinds, scores = ([made(leaf) for leaf in shown] for made in (kind_cell, score_cell))
     result.add_column("leaf", overflow="fold", min_width=8)
     result.add_column("kind", overflow="fold", min_width=min(12, max(map(len, ["kind", *kinds]))))
-    for name in ("eager", "compiled", "allowed"):
+    for name in () if narrow else ("eager", "compiled", "allowed"):
         result.add_column(name, justify="right", no_wrap=True)
     result.add_column("score", justify="right", no_wrap=True, min_width=max(map(len, ["score", *scores])))
-    result.add_column("where", overflow="fold")
+    if not narrow:
+        result.add_column("where", overflow="fold")
     for leaf in shown:
         style = "" if leaf.status is Status.SAME else STYLES[leaf.status].removeprefix("bold ")
-        result.add_row(
-            escape(leaf.path),
-            escape(kind_cell(leaf)),
-            number(leaf.eager_error),
-            number(leaf.candidate_error),
-            number(leaf.allowed),
-            score_cell(leaf),
-            escape(where_cell(leaf)),
-            style=style,
-        )
+        errors = [number(error) for error in (leaf.eager_error, leaf.candidate_error, leaf.allowed)]
+        cells = [escape(leaf.path), escape(kind_cell(leaf)), *errors, score_cell(leaf), escape(where_cell(leaf))]
+        result.add_row(*([*cells[:2], cells[-2]] if narrow else cells), style=style)
     return result
 
 
