@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 
 import torchparity
@@ -15,6 +16,7 @@ class Chain(torch.nn.Module):
         return torch.sin(x)
 
 
+@pytest.mark.slow
 def test_other_workers_ask_nothing_again(backends, tmp_path):
     cases = torchparity.capture(Chain(), (torch.randn(4, 3),), backend=backends.wrong_sine)
     case = next(case for case in cases if case.level == "aot")

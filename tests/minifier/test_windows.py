@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 
 import torchparity
@@ -15,6 +16,7 @@ class Chain(torch.nn.Module):
         return x
 
 
+@pytest.mark.slow
 def test_what_needs_fusion_is_found_in_a_stretch_of_the_graph(backends, tmp_path):
     torch.manual_seed(0)
     cases = torchparity.capture(Chain(), (torch.randn(4, 3),), backend=backends.hides)

@@ -37,7 +37,7 @@ def begin(case, folder, workers):
 
 
 def resume(folder, workers):
-    resume_minify(folder, workers=workers)
+    resume_minify(folder, check=CHECK, workers=workers)
 
 
 def events(folder, name):
@@ -80,7 +80,7 @@ def test_killed_at_random_moments_it_ends_at_the_same_result_and_repeats_no_quer
         process.join()
         if begun and events(folder, "ended"):
             break
-    finished = resume_minify(folder, workers=workers)
+    finished = resume_minify(folder, check=CHECK, workers=workers)
 
     assert kills > wanted // 4
     assert finished.case.digest == straight.case.digest

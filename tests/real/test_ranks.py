@@ -238,7 +238,9 @@ def test_one_rank_hangs(torchrun):
         (["--rank-timeout", "0"], "0 s leave the ranks no time"),
     ],
 )
-def test_what_cannot_be_asked_of_ranks(monkeypatch, words, message):
+def test_what_cannot_be_asked_of_ranks(monkeypatch, tmp_path, words, message):
+    (tmp_path / "my_model.py").touch()
+    monkeypatch.chdir(tmp_path)
     place = {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "localhost", "MASTER_PORT": "29500"}
     for name, value in place.items():
         monkeypatch.setenv(name, value)

@@ -25,7 +25,7 @@ SAMPLES: dict[str, tuple[Any, dict[str, Any]]] = {
     "mode": ("max-autotune-no-cudagraphs", {}),
     "dynamic": (True, {}),
     "fullgraph": (True, {}),
-    "options": ({"something": 1}, {}),
+    "options": ({"max_fusion_size": 3}, {}),
     "config": ({"inductor.max_fusion_size": 1}, {}),
     "fresh_cache": (True, {}),
     "train": (True, {}),
@@ -221,7 +221,7 @@ WORDS = {
     "mode": ["--mode", "max-autotune-no-cudagraphs"],
     "dynamic": ["--dynamic"],
     "fullgraph": ["--fullgraph"],
-    "options": ["--option", "something=1"],
+    "options": ["--option", "max_fusion_size=3"],
     "config": ["--config", "inductor.max_fusion_size=1"],
     "fresh_cache": ["--fresh-cache"],
     "train": ["--train"],
@@ -284,6 +284,7 @@ def test_a_command_hands_an_option_on_or_refuses_it(command, option, monkeypatch
         assert getattr(done.exception.request, option) == SAMPLES[option][0]
 
 
+@pytest.mark.slow
 def test_a_failure_that_needs_its_mode_and_config_is_made_small_with_them(tmp_path, backends):
     """Seen under a mode, a setting and an optimizer, captured, located, made small and blamed under the same."""
     made, args = model()

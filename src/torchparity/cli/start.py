@@ -90,7 +90,7 @@ class Output(io.TextIOBase):
 
 def main() -> None:
     """Run the command line, and leave with a code that means what it says."""
-    can_watch = hasattr(os, "fork") and hasattr(signal, "sigwaitinfo")
+    can_watch = hasattr(os, "fork") and hasattr(signal, "sigwaitinfo") and "RANK" not in os.environ
     begin(watch=len(sys.argv) > 1 and sys.argv[1] in RUN_HERE and can_watch)
 
 
