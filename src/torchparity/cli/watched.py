@@ -8,7 +8,8 @@ import signal
 import sys
 from collections.abc import Callable
 
-NO_ANSWER = 125
+from torchparity.cli.start import NO_ANSWER
+
 # The child writes this, and its exit code, when it comes to its end by itself.
 DONE = b"done"
 FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)

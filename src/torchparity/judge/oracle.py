@@ -207,10 +207,10 @@ class Oracle:
 
     def _run_candidates(self) -> list[CandidateRun]:
         """Run the compiled model twice, and more often where the runs disagree."""
-        if self.built is None:
-            self._build()
-        candidate = self.built
-        assert candidate is not None
+        refused = self._build()
+        if refused is not None:  # Told of eager's random numbers, it refuses what it took before.
+            raise refused
+        candidate: Callable[..., Any] = self.built  # type: ignore[assignment]
         found: list[CandidateRun] = []
         with self.candidate.active():
             wanted = self.settings.candidate_runs

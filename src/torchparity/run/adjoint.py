@@ -20,6 +20,7 @@ from torch.overrides import TorchFunctionMode
 from torchparity import torchapi
 from torchparity.compare.leaves import walk
 from torchparity.compare.statistics import Shape2d, Sums
+from torchparity.request import PROJECTION
 from torchparity.run.collect import differentiated
 from torchparity.run.loss import tangents_of, value_of_loss
 from torchparity.run.step import Runner
@@ -72,7 +73,7 @@ class Adjoint:
     def _differentiate(self, runner: Runner, outputs: Any, wanted: Mapping[str, torch.Tensor]) -> None:
         """Add the gradients to the leaves, and what flows backward at each operation to the points."""
         tensors, tangents = tangents_of(outputs, seed=runner.plan.seed)
-        if runner.plan.loss != "projection":
+        if runner.plan.loss != PROJECTION:
             tensors = [value_of_loss(outputs, runner.plan.loss)]
             tangents = [torch.ones_like(tensors[0])]
         points = [point for _, point in self.points]
