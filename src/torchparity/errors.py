@@ -21,6 +21,10 @@ if TYPE_CHECKING:
     from torchparity.records import Verdict
 
 
+# The exit code of a question that was not answered.
+NO_ANSWER = 125
+
+
 class ParityError(Exception):
     """An error that says what to do: the first line is what happened, the hint is the way out."""
 
@@ -46,7 +50,7 @@ class NothingFails(UsageError):
     def __init__(self, message: str, *, hint: str, unknown: int = 0) -> None:
         super().__init__(message if unknown else f"nothing fails: {message}", hint=hint)
         self.unknown = int(unknown)
-        self.exit_code = 125 if unknown else 3
+        self.exit_code = NO_ANSWER if unknown else 3
 
 
 class NoFailingGraph(NothingFails):
@@ -72,7 +76,7 @@ class BundleError(ParityError):
 class ResourceError(ParityError):
     """The machine, not the model, stopped the check: out of memory, a device that is not there."""
 
-    exit_code = 125
+    exit_code = NO_ANSWER
 
 
 class AccuracyError(ParityError, AssertionError):

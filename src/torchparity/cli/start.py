@@ -20,7 +20,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-NO_ANSWER, INTERRUPTED = 125, 130
+from torchparity.errors import NO_ANSWER
+
+INTERRUPTED = 130
 # What an interrupt leaves of those that write.
 KEPT = {
     "capture": "the bundles that were written are kept",

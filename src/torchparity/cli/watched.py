@@ -8,7 +8,7 @@ import signal
 import sys
 from collections.abc import Callable
 
-from torchparity.cli.start import NO_ANSWER
+from torchparity.errors import NO_ANSWER
 
 # The child writes this, and its exit code, when it comes to its end by itself.
 DONE = b"done"
