@@ -208,6 +208,9 @@ def test_what_this_user_made_here_is_known(bundle: Path, tmp_path: Path, monkeyp
     assert not look_at(bundle).ours  # Another user's key, or none.
     assert seal.seal_of("abc") == seal.seal_of("abc")
     assert oct((tmp_path / "torchparity" / "key").stat().st_mode)[-3:] == "600"
+    for forged in ("", "\ud800", "ä", 5, None, seal.seal_of("abd")):
+        assert not seal.is_ours("abc", forged)
+    assert seal.is_ours("abc", seal.seal_of("abc"))
 
 
 def test_where_no_key_can_be_kept_nothing_is_ours(bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:

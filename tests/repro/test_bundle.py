@@ -18,7 +18,8 @@ from torchparity.errors import BundleError, CaseError, ResourceError
 from torchparity.judge.cases import judge_bundle
 from torchparity.judge.script import write_bundle
 from torchparity.repro import bundle, tensors
-from torchparity.repro.bundle import FACTS, SCHEMA, SCRIPT, TENSORS, check_of, read_bundle
+from torchparity.repro.bundle import FACTS, SCHEMA, SCRIPT, TENSORS, read_bundle
+from torchparity.repro.looking import IDENTITY, check_of, digest_of
 from torchparity.repro.opening import open_case as load_case
 from torchparity.repro.values import Dense
 from torchparity.request import Request
@@ -36,9 +37,10 @@ def listed(folder):
 
 
 def edit(folder, **changes):
-    """Change facts and put the check right again, as someone with bad intentions would."""
+    """Change facts and put digest and check right again, as someone with bad intentions would."""
     facts = json.loads((folder / FACTS).read_text())
     facts.update(changes)
+    facts["digest"] = changes.get("digest") or digest_of({name: facts[name] for name in IDENTITY})
     facts["check"] = check_of(facts)
     (folder / FACTS).write_text(json.dumps(facts))
 

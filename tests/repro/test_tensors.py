@@ -9,6 +9,7 @@ from safetensors.torch import load_file
 
 from torchparity.errors import BundleError
 from torchparity.repro.checksum import PAGE, fingerprint
+from torchparity.repro.looking import stored_in
 from torchparity.repro.tensors import CODES, read_storages, write_all, write_storages
 from torchparity.repro.values import copied_storage
 
@@ -35,15 +36,17 @@ def test_the_safetensors_library_reads_what_is_written(tmp_path):
 def test_a_dtype_that_the_format_does_not_know_is_kept_as_bytes(tmp_path):
     path = written(tmp_path / "t", [copied_storage(torch.tensor([1 + 2j, 3j]))])
     assert load_file(path)["0"].dtype == torch.uint8
-    (storage,) = read_storages(path, ["cpu"])
+    (storage,) = read_storages(path, stored_in(path, 1), ["cpu"])
     assert torch.equal(storage.data.view(torch.complex64), torch.tensor([1 + 2j, 3j]))
 
 
 def test_reading_gives_the_storages_back(tmp_path):
     storages = [copied_storage(torch.randn(size)) for size in (7, 0, 3)]
-    found = read_storages(written(tmp_path / "t", storages), ["cpu", "cuda:0", "cpu"])
+    path = written(tmp_path / "t", storages)
+    found = read_storages(path, stored_in(path, 3), ["cpu", "cuda:0", "cpu"])
     assert [storage.device for storage in found] == ["cpu", "cuda:0", "cpu"]
     assert all(torch.equal(left.data, right.data) for left, right in zip(storages, found, strict=True))
+    assert [storage.fingerprint for storage in found] == [storage.fingerprint for storage in storages]
 
 
 class Grudging:
@@ -131,7 +134,7 @@ def test_a_damaged_file_is_an_error(tmp_path, data, message):
     path = tmp_path / "tensors.safetensors"
     path.write_bytes(data)
     with pytest.raises(BundleError) as caught:
-        read_storages(path, ["cpu"])
+        stored_in(path, 1)
     assert message in caught.value.message
     assert "copy the bundle again" in caught.value.hint
 

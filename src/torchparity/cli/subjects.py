@@ -59,9 +59,9 @@ def trusted_case(folder: Path, *, trust: bool) -> Case:
             f"{folder} was not made by you on this machine; it would run {', '.join(parts)}",
             hint=f"`torchparity show {folder}` shows all of it; add --trust to run it",
         )
-    from torchparity.repro.bundle import read_bundle
+    from torchparity.repro.bundle import case_of
 
-    return read_bundle(folder)
+    return case_of(look)
 
 
 def limits_of(timeout: float, memory: float | None) -> Limits:

@@ -29,14 +29,12 @@ from torchparity.repro.looking import (
     SCHEMA,
     SCRIPT,
     TENSORS,
+    Look,
     check_of,
-    graph_section,
-    located,
-    read_checked,
-    read_facts,
+    look_at,
     told_by,
 )
-from torchparity.repro.seal import is_ours, seal_of
+from torchparity.repro.seal import seal_of
 from torchparity.repro.tensors import read_storages, write_storages
 from torchparity.repro.values import Dense, RandomGenerator, Sparse, Value, Wrapper, from_json
 
@@ -95,37 +93,37 @@ def described(case: Case, script: str) -> dict[str, Any]:
 
 def read_bundle(folder: Path) -> Case:
     """Return the case in a folder, after checking that every file is what was written."""
-    folder = located(Path(folder))
-    facts = read_facts(folder)
+    return case_of(look_at(folder))
+
+
+def case_of(look: Look) -> Case:
+    """Return the case of a bundle that was looked at: what was written is checked, what it says is not."""
+    facts = look.facts
     try:
-        script = read_checked(folder / SCRIPT, facts["script"])
-        files = {name: read_checked(folder / name, digest) for name, digest in facts["files"].items()}
-        storages = read_storages(folder / TENSORS, [entry["device"] for entry in facts["storages"]])
         case = Case(
             name=facts["name"],
             level=facts["level"],
             direction=facts["direction"],
-            graph=graph_section(script),
+            graph=look.graph,
             inputs=tuple((name, from_json(value)) for name, value in facts["inputs"]),
             constants=tuple((name, from_json(value)) for name, value in facts["constants"]),
             random=tuple((name, dense(from_json(value))) for name, value in facts["random"]),
-            storages=storages,
+            storages=read_storages(
+                look.folder / TENSORS, look.storages, [entry["device"] for entry in facts["storages"]]
+            ),
             request=request_from_json(facts["request"]),
             compute_nodes=facts["compute_nodes"],
-            files=files,
+            files=look.files,
             origin=facts["origin"],
             signature=record_from(Signature, facts["signature"]) if facts["signature"] else None,
             environment=facts["environment"],
-            trusted=is_ours(facts["check"], facts.get("seal")),
+            trusted=look.ours,
         )
         check_values(case)
-        digest = case.digest
-    except BundleError:
-        raise
+        if case.digest != facts["digest"]:
+            raise ValueError("it is not the case that was written")
     except (Exception, RecursionError, MemoryError) as error:  # noqa: BLE001 - whatever strange data lead to
-        raise BundleError(f"{folder / FACTS} does not make a case: {told_by(error)}", hint=AGAIN) from None
-    if digest != facts["digest"]:
-        raise BundleError(f"{folder} is not the case that was written: its digest differs", hint=AGAIN)
+        raise BundleError(f"{look.folder / FACTS} does not make a case: {told_by(error)}", hint=AGAIN) from None
     return case
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import functools
 import hashlib
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -20,7 +19,7 @@ from torchparity.errors import CaseError
 from torchparity.records import Signature
 from torchparity.repro import names as names_of
 from torchparity.repro import source
-from torchparity.repro.checksum import fingerprint
+from torchparity.repro.looking import digest_of
 from torchparity.repro.values import (
     Dense,
     Literal,
@@ -70,8 +69,7 @@ class Case:
     @functools.cached_property
     def digest(self) -> str:
         """The identity of a case: what it computes, from what, and how it is compiled."""
-        text = json.dumps(self.facts(), sort_keys=True, separators=(",", ":"))
-        return hashlib.sha256(text.encode()).hexdigest()
+        return digest_of(self.facts())
 
     def facts(self) -> dict[str, Any]:
         """Return what makes the case the case that it is, as plain data."""
@@ -90,7 +88,7 @@ class Case:
                 {
                     "device": storage.device,
                     "bytes": storage.data.numel(),
-                    "fingerprint": fingerprint(storage.data),
+                    "fingerprint": storage.fingerprint,
                 }
                 for storage in self.storages
             ],

@@ -10,7 +10,7 @@ import json
 import mmap
 import re
 import struct
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -38,12 +38,27 @@ SECTOR = 512
 
 
 @dataclass(frozen=True, kw_only=True)
-class Look:
-    """What a bundle holds: its facts, the source of its graph, the modules that it brings; and whether it is ours."""
+class Stored:
+    """The bytes of a storage in the file of a bundle: a dtype to show them in, from where to where, their digest."""
 
+    code: str
+    begin: int
+    end: int
+    digest: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Look:
+    """What a bundle holds, all of it as it was written, and whether it is ours.
+
+    `files` are the modules that it brings, `storages` the bytes of its tensors in their file.
+    """
+
+    folder: Path
     facts: Mapping[str, Any]
     graph: str
     files: Mapping[str, str]
+    storages: Sequence[Stored]
     ours: bool
 
 
@@ -57,19 +72,21 @@ def look_at(folder: Path) -> Look:
         graph = graph_section(script)
         identity = {name: facts[name] for name in IDENTITY}
         identity["graph"] = hashlib.sha256(graph.encode()).hexdigest()
+        storages = stored_in(folder / TENSORS, len(facts["storages"]))
         identity["storages"] = [
-            {**entry, "bytes": end - begin, "fingerprint": digest}
-            for entry, (begin, end, digest) in zip(facts["storages"], digests(folder / TENSORS), strict=True)
+            {**entry, "bytes": stored.end - stored.begin, "fingerprint": stored.digest}
+            for entry, stored in zip(facts["storages"], storages, strict=True)
         ]
-        text = json.dumps(identity, sort_keys=True, separators=(",", ":"))
+        digest = digest_of(identity)
         check_shown(facts)
     except BundleError:
         raise
     except (Exception, RecursionError, MemoryError) as error:  # noqa: BLE001 - whatever strange data lead to
         raise BundleError(f"{folder / FACTS} does not make a case: {told_by(error)}", hint=AGAIN) from None
-    if hashlib.sha256(text.encode()).hexdigest() != facts["digest"]:
+    if digest != facts["digest"]:
         raise BundleError(f"{folder} is not the case that was written: its digest differs", hint=AGAIN)
-    return Look(facts=facts, graph=graph, files=files, ours=is_ours(facts["check"], facts.get("seal")))
+    ours = is_ours(facts["check"], facts.get("seal"))
+    return Look(folder=folder, facts=facts, graph=graph, files=files, storages=storages, ours=ours)
 
 
 def check_shown(facts: Mapping[str, Any]) -> None:
@@ -93,18 +110,23 @@ def check_shown(facts: Mapping[str, Any]) -> None:
         must_be(value["kind"], str)
 
 
-def digests(path: Path) -> list[tuple[int, int, str]]:
-    """Return begin, end and fingerprint of every storage of a file, by number."""
+def stored_in(path: Path, count: int) -> list[Stored]:
+    """Return the storages of a file, by number; there must be as many as are told of."""
     header = read_header(path)
-    if set(header) != {str(number) for number in range(len(header))}:
-        raise BundleError(f"{path.name} does not number its storages", hint=AGAIN)
-    places = [header[str(number)][1:] for number in range(len(header))]
-    if not places:
+    if set(header) != {str(number) for number in range(count)}:
+        raise BundleError(
+            f"{path.name} holds {len(header)} storages and case.json tells of {count}",
+            hint="the two files are not of one case; copy the bundle again",
+        )
+    if not count:
         return []
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped:
         whole = memoryview(mapped)
         try:
-            return [(begin, end, fingerprint_of(whole[begin:end])) for begin, end in places]
+            return [
+                Stored(code=code, begin=begin, end=end, digest=fingerprint_of(whole[begin:end]))
+                for code, begin, end in (header[str(number)] for number in range(count))
+            ]
         finally:
             whole.release()
 
@@ -118,7 +140,12 @@ def located(folder: Path) -> Path:
 def check_of(facts: Mapping[str, Any]) -> str:
     """Return a digest of everything in `case.json` but itself and who made it."""
     rest = {key: value for key, value in facts.items() if key not in ("check", "seal")}
-    return hashlib.sha256(json.dumps(rest, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+    return digest_of(rest)
+
+
+def digest_of(facts: Mapping[str, Any]) -> str:
+    """Return a digest of plain data."""
+    return hashlib.sha256(json.dumps(facts, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
 
 def graph_section(text: str) -> str:

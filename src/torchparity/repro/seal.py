@@ -30,7 +30,9 @@ def seal_of(check: str) -> str:
 def is_ours(check: str, seal: object) -> bool:
     """Tell whether a seal was made by this user on this machine."""
     key = _key(make=False)
-    return key is not None and isinstance(seal, str) and hmac.compare_digest(_sealed(key, check), seal)
+    if key is None or not isinstance(seal, str) or not seal.isascii():
+        return False
+    return hmac.compare_digest(_sealed(key, check), seal)
 
 
 def _sealed(key: bytes, check: str) -> str:

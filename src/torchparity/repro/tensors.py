@@ -14,9 +14,8 @@ from typing import Any, BinaryIO
 
 import torch
 
-from torchparity.errors import BundleError
 from torchparity.repro.checksum import PAGE
-from torchparity.repro.looking import read_header
+from torchparity.repro.looking import Stored
 from torchparity.repro.values import Storage
 
 CODES = {
@@ -70,21 +69,14 @@ def write_all(file: BinaryIO, data: memoryview) -> None:
         data = data[file.write(data[:PAGE]) :]
 
 
-def read_storages(path: Path, devices: Sequence[str]) -> tuple[Storage, ...]:
-    """Read every storage of a file, to the CPU; `devices` says where each one lived."""
-    header = read_header(path)
-    wanted = {str(number) for number in range(len(devices))}
-    if set(header) != wanted:
-        raise BundleError(
-            f"{path.name} holds {len(header)} storages and case.json tells of {len(devices)}",
-            hint="the two files are not of one case; copy the bundle again",
-        )
+def read_storages(path: Path, stored: Sequence[Stored], devices: Sequence[str]) -> tuple[Storage, ...]:
+    """Read the storages of a file, to the CPU; `devices` says where each one lived."""
     dtypes = {code: dtype for dtype, code in CODES.items()}
     # Mapped, not copied: a page is read when it is needed, and one that is written to becomes our own.
     mapped: Any = torch.UntypedStorage.from_file(str(path), False, path.stat().st_size)
     storages = []
-    for number, device in enumerate(devices):
-        code, begin, end = header[str(number)]
-        data = torch.empty(0, dtype=torch.uint8).set_(mapped, begin, (end - begin,), (1,))
-        storages.append(Storage(data=data, device=device, dtype=dtypes.get(code, torch.uint8)))
+    for place, device in zip(stored, devices, strict=True):
+        data = torch.empty(0, dtype=torch.uint8).set_(mapped, place.begin, (place.end - place.begin,), (1,))
+        dtype = dtypes.get(place.code, torch.uint8)
+        storages.append(Storage(data=data, device=device, dtype=dtype, known=place.digest))
     return tuple(storages)

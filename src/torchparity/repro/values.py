@@ -6,6 +6,7 @@ its size, their strides and offsets. What cannot be written down exactly is refu
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -16,6 +17,7 @@ import torch
 from torchparity import torchapi
 from torchparity.errors import CaseError
 from torchparity.records.wire import must_be, record_field
+from torchparity.repro.checksum import fingerprint
 
 COMPRESSED = {
     torch.sparse_csr: ("crow_indices", "col_indices"),
@@ -172,11 +174,18 @@ def part_from(facts: Mapping[str, Any]) -> Dense:
 
 @dataclass(frozen=True, kw_only=True)
 class Storage:
-    """Bytes on a device, and a dtype to show them in."""
+    """Bytes on a device, and a dtype to show them in. They never change: what runs gets a copy."""
 
     data: torch.Tensor
     device: str
     dtype: torch.dtype
+    # The digest of its bytes, where it has been taken.
+    known: str = field(default="", compare=False)
+
+    @functools.cached_property
+    def fingerprint(self) -> str:
+        """The digest of its bytes."""
+        return self.known or fingerprint(self.data)
 
 
 @dataclass
