@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from torchparity import CaseError, Recipe, UsageError, torchapi
-from torchparity.compilers.recipe import EAGER_RANDOM, is_lost, registering_import
+from torchparity.compilers.recipe import EAGER_RANDOM, is_lost, registered_source, registering_import
 from torchparity.repro.case import backend_files
 
 RECIPES = [
@@ -84,3 +84,13 @@ def test_a_backend_that_is_an_object_is_found_in_the_module_that_holds_it():
     assert not any(is_lost(name) for name in ("inductor", "eager", "aot_eager", "aot_eager_decomp_partition"))
     with pytest.raises(CaseError, match="no module holds"):
         backend_files(Recipe(backend="lost_object"))
+
+
+def test_a_backend_registered_by_another_module_than_its_own_is_named_by_its_own(backends):
+    """What torch's own factories make has a class of torch's, and is the user's all the same."""
+    torch._dynamo.register_backend(backends.doubling, name="registered_elsewhere")
+    torch._dynamo.register_backend(backends.wrong_sine, name="wrong_sine")
+
+    assert registered_source("registered_elsewhere") == (["import wrong_backends"], "wrong_backends.doubling")
+    assert registered_source("wrong_sine") == (["import wrong_backends"], "'wrong_sine'")
+    assert not any(registered_source(name)[0] for name in ("inductor", "eager", "aot_eager", "cudagraphs"))

@@ -176,6 +176,7 @@ def test_inputs_with_strides_of_their_own_are_not_rounded():
     assert torch.equal(after(*apart.part.inputs)[0], apart.part.inputs[0].exp())
 
 
+@pytest.mark.slow
 def test_of_two_wrong_operations_the_one_that_reaches_an_output_is_named(tmp_path):
     """Both are wrong on purpose; only one error arrives. Where, stage and script name the same operation."""
 

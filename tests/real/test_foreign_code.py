@@ -22,7 +22,10 @@ ENDS = ("segfault", "hang", "exit")
 SHORT = Limits(seconds=12)
 
 
-@pytest.fixture(params=["segfault", pytest.param("hang", marks=pytest.mark.slow), "exit"])
+SLOW = pytest.mark.slow
+
+
+@pytest.fixture(params=[pytest.param("segfault", marks=SLOW), pytest.param("hang", marks=SLOW), "exit"])
 def ends(request, monkeypatch):
     monkeypatch.setenv("TOUCHY", request.param)
     return request.param

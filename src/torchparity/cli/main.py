@@ -50,6 +50,15 @@ app = typer.Typer(
 SAFETY = "Safety"
 RANKS = "Under torchrun"
 CHECK_SECONDS = 1800.0
+Isolate = Annotated[
+    bool | None,
+    typer.Option(
+        "--isolate/--no-isolate",
+        help="In another process: a crash is a verdict. The default where there is a GPU.",
+        rich_help_panel=SAFETY,
+        show_default=False,
+    ),
+]
 
 
 def show_version(value: bool) -> None:
@@ -73,9 +82,7 @@ def common(
 def check(
     target: Named,
     asked: Asked,
-    isolate: Annotated[
-        bool, typer.Option("--isolate", help="In another process: a crash is a verdict.", rich_help_panel=SAFETY)
-    ] = False,
+    isolate: Isolate = None,
     timeout: Annotated[
         float | None,
         typer.Option("--timeout", help="With --isolate or torchrun: seconds it may take.", rich_help_panel=SAFETY),
@@ -115,6 +122,7 @@ def check(
     from torchparity.verbs.asking import open_pool
 
     place = place_of(os.environ)
+    isolate = by_default(isolate, ranks=place is not None)
     outputs = replace(outputs, command=command_line(sys.argv[1:], ranks=place.world if place is not None else 0))
     refuse_idle(timeout, memory, isolate=isolate, ranks=place is not None)
     timeout = timeout if timeout is not None else CHECK_SECONDS
@@ -130,6 +138,13 @@ def check(
     render(verdict, printing(), leaves=leaves)
     outputs.write(verdict)
     raise typer.Exit(gated(verdict, level, compiled=least))
+
+
+def by_default(isolate: bool | None, *, ranks: bool) -> bool:
+    """Tell whether a check runs in another process: on a GPU a kernel that fails takes the device from its process."""
+    from torchparity import torchapi
+
+    return isolate if isolate is not None else torchapi.has_gpu() and not ranks
 
 
 def refuse_idle(timeout: float | None, memory: float | None, *, isolate: bool, ranks: bool) -> None:

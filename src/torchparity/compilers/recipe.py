@@ -178,7 +178,7 @@ class Recipe:
         if self.engine is not None:
             return [], repr(self.backend)
         if isinstance(self.backend, str):
-            return registering_import(self.backend), repr(self.backend)
+            return registered_source(self.backend)
         if hasattr(self.backend, "to_source"):
             imports, expression = self.backend.to_source()
             return list(imports), str(expression)
@@ -282,15 +282,28 @@ def validate_setting(key: str, value: Any, *, said: str = "") -> None:
 
 def registering_import(backend: str) -> list[str]:
     """Return the import that makes torch.compile know a backend, where torch does not find it by itself."""
+    return registered_source(backend)[0]
+
+
+def registered_source(backend: str) -> tuple[list[str], str]:
+    """Return the import and the expression for a registered name: the name itself, or what was registered under it.
+
+    Where a function is registered under its own name, its module does that. Else who knows which module did: the object
+    is named instead, where it stands in a module.
+    """
     if backend not in torchapi.list_backends():
-        return []
+        return [], repr(backend)
     function = torchapi.backend_function(backend)
-    module = getattr(function, "__module__", "") or ""
-    if module.split(".")[0] == "torch":
-        return []
+    module, name = getattr(function, "__module__", "") or "", getattr(function, "__name__", "")
     if not inspect.isfunction(function):  # An object: its class may stand anywhere, so look for who holds it.
-        module = next((name for name, held in list(sys.modules.items()) if holds(held, function)), "")
-    return [] if module.split(".")[0] in ("torchparity", "functools", "") else [f"import {module}"]
+        held = [(owner, key) for owner in list(sys.modules) for key in names_of(sys.modules[owner], function)]
+        if not held and module.split(".")[0] == "torch":
+            return [], repr(backend)
+        module, name = min(held, key=lambda place: place[0].split(".")[0] != "torch", default=("", ""))
+    if module.split(".")[0] in ("torch", "torchparity", "functools", ""):
+        return [], repr(backend)
+    registers = not name or name == backend or getattr(sys.modules.get(module), name, None) is not function
+    return [f"import {module}"], repr(backend) if registers else f"{module}.{name}"
 
 
 def is_lost(backend: str) -> bool:
@@ -303,9 +316,9 @@ def is_lost(backend: str) -> bool:
     return not known and not registering_import(backend)
 
 
-def holds(module: Any, value: Any) -> bool:
-    """Tell whether a module has a value among its names."""
-    return any(entry is value for entry in list(getattr(module, "__dict__", {}).values()))
+def names_of(module: Any, value: Any) -> list[str]:
+    """Return the names by which a module has a value."""
+    return [name for name, entry in list(getattr(module, "__dict__", {}).items()) if entry is value]
 
 
 def recipe_plain(request: Request) -> Recipe:

@@ -37,6 +37,7 @@ class CandidateRun:
     failure: Failure | None = None
     random_after: RandomState | None = None
     out_of_memory: bool = False
+    lost: bool = False
 
 
 class Appeals:

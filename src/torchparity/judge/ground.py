@@ -35,6 +35,10 @@ FIRST_RUNS = 1
 LOOKS = (3, math.inf)
 # Two eager runs may differ by this many times eager's own distance from float64.
 REPEATABLE = 20.0
+EAGER = "eager"
+# A candidate's device may be busy for so many times what all of eager took, and for so many seconds at least.
+PATIENCE = 20.0
+LEAST_PATIENCE = 60.0
 # State that lives on after a run: its leaves must be copied to be kept.
 LIVING_ROLES = ("parameter", "buffer", "tensor", "optimizer", "attribute")
 
@@ -59,6 +63,7 @@ class Ground:
         self.saw_random = False
         self.raises = False
         self.random_after: RandomState | None = None
+        self.patience = LEAST_PATIENCE
         self.planned = 2 + min(FIRST_RUNS, settings.noise_runs) + settings.candidate_runs
 
     @property
@@ -161,6 +166,11 @@ class Ground:
         with torchapi.eagerly():
             ending = self.runner.run(self.subject.model, hear, mode=mode)
         self.record(name, ending)
+        if ending.lost and name != EAGER:
+            raise ResourceError(
+                f"the device was lost in the run '{name}': {ending.failure.type if ending.failure else ''}",
+                hint="start a new process, and look at the indices that the model makes of rounded numbers",
+            )
         if ending.out_of_memory:
             raise ResourceError(
                 f"out of memory in the run '{name}'",
@@ -170,8 +180,9 @@ class Ground:
 
     def _run_eager(self) -> tuple[dict[str, Leaf], Failure | None]:
         leaves: dict[str, Leaf] = {}
-        ending = self._run("eager", lambda leaf: leaves.update({leaf.path: kept(leaf)}))
+        ending = self._run(EAGER, lambda leaf: leaves.update({leaf.path: kept(leaf)}))
         self.random_after = ending.random
+        self.patience = max(LEAST_PATIENCE, PATIENCE * ending.seconds)
         return leaves, ending.failure
 
     def _expect(self, eager: dict[str, Leaf]) -> None:

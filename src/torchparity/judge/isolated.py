@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import signal
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from torchparity import errors
+from torchparity import errors, torchapi
 from torchparity.judge import reasons
 from torchparity.judge.cases import judge_bundle
 from torchparity.records import Failure, Kind, Progress, ProgressCallback, RunRecord, Status, Verdict
@@ -88,7 +88,7 @@ def verdict_of(outcome: Outcome, *, subject: str, backend: str) -> Verdict:
     if outcome.ending is Ending.RETURNED and "error" in outcome.value:
         raise errors.error_from(outcome.value["error"])
     if outcome.ending is Ending.RETURNED:
-        return record_from(Verdict, outcome.value["verdict"])
+        return told_outside(record_from(Verdict, outcome.value["verdict"]), outcome.output)
     event = phase_of(outcome.phase)
     name = event.name if event is not None else ""
     own_fault = outcome.ending is Ending.EXITED or outcome.signal in OWN_SIGNALS
@@ -116,6 +116,23 @@ def verdict_of(outcome: Outcome, *, subject: str, backend: str) -> Verdict:
         failure=failure,
         seconds=outcome.seconds,
     )
+
+
+def told_outside(verdict: Verdict, output: str) -> Verdict:
+    """Return a verdict on a lost device as it is told by another process, whose own device works.
+
+    What the driver has printed tells more than the exception: which assertion, in which kernel's source.
+    """
+    failure = verdict.failure
+    if failure is None or failure.stage != Kind.CRASHES.value:
+        return verdict
+    what, where = torchapi.failed_assertion(output)
+    if what:
+        trace = f"{failure.traceback}\n{output[-4000:]}"
+        failure = replace(failure, message=f"`{what}` fails at {where}", traceback=trace)
+    backend = str(verdict.recipe.get("backend", "the candidate"))
+    rest = [reason for reason in verdict.reasons[1:] if reason != reasons.process_lost()]
+    return replace(verdict, failure=failure, reasons=(reasons.device_fails(backend, failure), *rest))
 
 
 def describe(outcome: Outcome) -> str:

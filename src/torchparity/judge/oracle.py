@@ -78,8 +78,9 @@ class Oracle:
                     verdict = self._judge_exactly(verdict)
                 return verdict
         finally:
-            self.candidate.release()
-            self.ground.runner.release()
+            if not self.ground.runner.lost:
+                self.candidate.release()
+                self.ground.runner.release()
 
     def _judge_exactly(self, verdict: Verdict) -> Verdict:
         """Run everything once more on exact data: what stays exact there is compared without any tolerance."""
@@ -132,6 +133,7 @@ class Oracle:
         """
         others = any(not drew_alike(entry.random_after, self.ground.random_after) for entry in candidates)
         again = others and self.ground.draws_random_numbers and not self.candidate.draws_its_own
+        again &= not candidates[-1].lost
         return bool(self.settings.agree("with eager's random numbers?", int(again)))
 
     def _verdict(
@@ -179,11 +181,15 @@ class Oracle:
 
     def _judge_failing_model(self, eager: Failure | None) -> Verdict:
         """Eager raises, here or on another rank: the candidate should raise as well."""
+        if eager is not None and self.ground.runner.lost:
+            return self._verdict(
+                Status.UNKNOWN, [reasons.model_raises(eager), reasons.process_lost()], {}, failure=eager
+            )
         candidate = self.candidate.build(self.subject.model)
         name = self.candidate.name
         self.ground.announce(name, candidate=True)
         with self.candidate.active():
-            ending = self.ground.runner.run(candidate, lambda leaf: None)
+            ending = self.ground.runner.run(candidate, lambda leaf: None, patience=self.ground.patience)
         self.ground.record(name, ending)
         if eager is None:
             return self._verdict(Status.UNKNOWN, [reasons.raises_elsewhere()], {}, failure=ending.failure)
@@ -216,6 +222,8 @@ class Oracle:
             wanted = self.settings.candidate_runs
             while len(found) < wanted:
                 found.append(self._run_compiled(candidate, f"{self.candidate.name} {len(found) + 1}"))
+                if found[-1].lost:
+                    break
                 if len({_fails(entry) for entry in found}) > 1:
                     wanted = max(wanted, FLAKY_RUNS)
                 wanted = self.settings.agree("how many runs of the candidate?", wanted)
@@ -244,7 +252,7 @@ class Oracle:
             if judged.differing or _rank(judged.reports[leaf.path]) > FAR_BELOW * self.tolerance.threshold:
                 suspects[leaf.path] = kept(leaf)
 
-        ending = self.ground.runner.run(candidate, consume)
+        ending = self.ground.runner.run(candidate, consume, patience=self.ground.patience)
         self.ground.record(name, ending)
         if ending.out_of_memory:
             self.ground.notes.append(reasons.out_of_memory(name))
@@ -254,7 +262,12 @@ class Oracle:
             reports.update(compare_all(missing, {}, self.tolerance).reports if missing else {})
         ordered = {path: reports[path] for path in self.ground.expectations if path in reports}
         return CandidateRun(
-            Comparison({**ordered, **reports}), suspects, ending.failure, ending.random, ending.out_of_memory
+            Comparison({**ordered, **reports}),
+            suspects,
+            ending.failure,
+            ending.random,
+            out_of_memory=ending.out_of_memory,
+            lost=ending.lost,
         )
 
     @staticmethod
@@ -272,6 +285,11 @@ class Oracle:
     # --- the decision ----------------------------------------------------------------------------
 
     def _decide(self, candidates: list[CandidateRun]) -> Verdict:
+        last = candidates[-1]
+        if last.lost and last.failure is not None:
+            self.ground.notes.append(reasons.process_lost())
+            lost = [reasons.device_fails(self.candidate.name, last.failure)]
+            return self._verdict(Status.DIFFERS, lost, {}, failure=last.failure, differs_in=(1, len(candidates)))
         Appeals(self.ground, self.tolerance, self.candidate, self._run_compiled).hear(candidates)
         failing = [entry for entry in candidates if _fails(entry)]
         if not failing:

@@ -51,6 +51,16 @@ def machine_lacks(failure: Failure) -> str:
     return f"this machine lacks {failure.lacking} ({failure.type} while compiling)"
 
 
+def device_fails(name: str, failure: Failure) -> str:
+    """Say what the candidate did to the device."""
+    return f"{name} ends in a {failure.type} ({failure.phase}): {failure.message}"
+
+
+def process_lost() -> str:
+    """Say what that means for the process."""
+    return "the device of this process is lost: nothing can be computed on it until a new process is started"
+
+
 def not_taken(name: str, error: BaseException) -> str:
     """Say that a compiler refuses such a model before it compiles anything."""
     first = (str(error).strip().splitlines() or [""])[0][:300]

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import os
 import pathlib
 import struct
 import sys
@@ -83,7 +84,13 @@ def main(script: Mapping[str, Any]) -> int:
         print("hint: tensors.safetensors belongs beside repro.py; copy the whole folder", file=sys.stderr)
         return 2
     try:
-        return report(judged(script, script["Reader"](blobs, script["DEVICES"])), script["ASKED"]["inputs"])
+        verdict = judged(script, script["Reader"](blobs, script["DEVICES"]))
+        code = report(verdict, script["ASKED"]["inputs"])
+        if verdict.failure is not None and verdict.failure.stage == Kind.CRASHES.value:
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(code)  # Whoever leaves in good order waits for a kernel that never ends.
+        return code
     except ImportError as error:
         print(f"UNKNOWN: the compiler cannot be had: {error!r}")
     except ParityError as error:

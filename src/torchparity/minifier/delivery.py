@@ -22,6 +22,7 @@ from torchparity.records import Kind, Signature
 from torchparity.repro.case import Case
 from torchparity.repro.source import SCRIPT
 from torchparity.workers.processes import wait_or_kill
+from torchparity.workers.warmup import VECTORS_WORK
 
 VERIFICATIONS = 3
 RUN_SECONDS = 300.0
@@ -41,10 +42,11 @@ class ColdRun:
 
     def shows(self, signature: Signature, *, plain: bool) -> bool:
         """Tell whether a script failed as it should: a bundle's own says so, a plain one by how it ends."""
-        if not plain and signature.kind != Kind.CRASHES.value:
-            return self.exit_code == 1
         if signature.kind == Kind.CRASHES.value:
-            return self.exit_code < 0 or self.exit_code > SHELL_SIGNAL
+            told = self.exit_code == 1 and bool(signature.error) and signature.error in self.output
+            return told or self.exit_code < 0 or self.exit_code > SHELL_SIGNAL
+        if not plain:
+            return self.exit_code == 1
         if signature.kind == Kind.RAISES.value:
             return self.exit_code == 1 and signature.error in self.output
         return self.exit_code == 1 and "AssertionError" in self.output
@@ -61,6 +63,8 @@ def run_cold(
     """
     with tempfile.TemporaryFile() as output:
         environment = {**os.environ, "TORCHINDUCTOR_CACHE_DIR": cache, **torchapi.NO_GRAPH_CACHES}
+        if (Path(cache) / VECTORS_WORK).is_file():
+            environment[torchapi.VECTORS_WORK] = "1"
         process = subprocess.Popen(
             [sys.executable, str(script)],
             stdin=subprocess.DEVNULL,

@@ -16,6 +16,8 @@ from typing import TypeVar
 
 import torch
 
+from torchparity import torchapi
+
 T = TypeVar("T")
 NAME = "trying"
 # A process whose device is lost can do nothing more.
@@ -46,11 +48,8 @@ class Trials:
 
 def leave_if_lost() -> None:
     """End this process where an error of the device sticks: every later call would fail for it."""
-    if torch.cuda.is_available() and torch.cuda.is_initialized():
-        try:
-            torch.cuda.synchronize()
-        except RuntimeError:
-            os._exit(LOST)
+    if torch.cuda.is_initialized() and torchapi.device_lost(torch.device("cuda")):
+        os._exit(LOST)
 
 
 def fatal_key(folder: Path) -> str:

@@ -218,9 +218,11 @@ def body(plain: Plain, names: list[str], inputs: list[str], call: str, check: li
             [around, f"        result = function({arguments})"] if around else [f"    result = function({arguments})"]
         )
         if plain.backward:
+            elsewhere = any(isinstance(value, torch.Tensor) and value.device.type != "cpu" for value in plain.inputs)
+            place = ", device=entry.device" if elsewhere else ""
             lines += [
                 "    results = result if isinstance(result, tuple) else (result,)",
-                "    sum((entry * torch.linspace(0.5, 1.5, entry.numel()).reshape(entry.shape)).sum()",
+                f"    sum((entry * torch.linspace(0.5, 1.5, entry.numel(){place}).reshape(entry.shape)).sum()",
                 "        for entry in results if entry.requires_grad).backward()",
                 f"    return {', '.join([*(f'{name}.grad' for name in gradients)])},",
             ]

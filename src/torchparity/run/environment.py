@@ -21,7 +21,7 @@ def environment(device: torch.device) -> dict[str, Any]:
         "threads": torch.get_num_threads(),
     }
     if device.type == "cuda":
-        facts["gpu"] = torch.cuda.get_device_name(device)
+        facts["gpu"] = torch.cuda.get_device_properties(device).name
         facts["cuda"] = torch.version.cuda
     else:
         facts["cpu"] = torch.backends.cpu.get_cpu_capability()

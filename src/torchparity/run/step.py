@@ -7,7 +7,7 @@ import itertools
 import time
 import traceback
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -15,7 +15,7 @@ import torch
 from torchparity import torchapi
 from torchparity.compare.leaves import Leaf
 from torchparity.errors import ParityError
-from torchparity.records import Failure
+from torchparity.records import Failure, Kind
 from torchparity.request import PROJECTION
 from torchparity.run.collect import (
     Named,
@@ -43,6 +43,8 @@ class Ending:
     failure: Failure | None = None
     out_of_memory: bool = False
     random: RandomState | None = None
+    # Nothing can be asked of the device any more, in this process.
+    lost: bool = False
 
 
 class Runner:
@@ -56,6 +58,7 @@ class Runner:
         self.random = RandomState.seeded(plan.seed).with_torch(plan.random)
         self.calls = [CallInputs(args, kwargs, self.state) for args, kwargs in subject.calls()]
         self.device = self._device()
+        self.lost = False
 
     def _device(self) -> torch.device:
         tensors = [tensor for _, _, tensor in self.state.named()]
@@ -64,7 +67,9 @@ class Runner:
         return devices[0] if devices else torch.device("cpu")
 
     def release(self) -> None:
-        """Leave the model and every random generator as they were found."""
+        """Leave the model and every random generator as they were found, unless they lie on a device that is lost."""
+        if self.lost:
+            return
         self.state.release()
         for call in self.calls:
             call.restore_generators()
@@ -76,14 +81,18 @@ class Runner:
         consume: Consume,
         *,
         mode: Callable[[], contextlib.AbstractContextManager[Any]] = contextlib.nullcontext,
+        patience: float | None = None,
     ) -> Ending:
-        """Run every call from the saved state; an exception is an ending, not the caller's problem."""
+        """Run every call from the saved state; an exception is an ending, not the caller's problem.
+
+        A device that is still busy when `patience` is over, after all was asked of it, is taken to hang.
+        """
         started = time.perf_counter()
         self._begin()
         phase = ["forward"]
         try:
-            self._run(function, consume, mode, phase)
-            self._synchronise()
+            self._run(function, consume, mode, phase, patience)
+            torchapi.settle(self.device)  # What goes wrong on a device is to show in the run that made it.
         except (ParityError, NeedsPlainKernels):
             raise
         except KeyboardInterrupt:
@@ -91,8 +100,13 @@ class Runner:
         except BaseException as error:  # noqa: BLE001 - whatever a model raises, SystemExit too, is an ending of the run
             failure = describe_failure(error, phase[0])
             memory = torchapi.is_out_of_memory(error)
+            hangs = isinstance(error, torchapi.KernelHangs)  # Whoever asks such a device anything waits for ever.
+            self.lost = hangs or torchapi.device_lost(self.device)
+            if self.lost:
+                failure = replace(failure, type=torchapi.device_fault(error), stage=Kind.CRASHES.value, frame="")
             traceback.clear_frames(error.__traceback__)
-            return Ending(seconds=time.perf_counter() - started, failure=failure, out_of_memory=memory)
+            seconds = time.perf_counter() - started
+            return Ending(seconds=seconds, failure=failure, out_of_memory=memory, lost=self.lost)
         return Ending(seconds=time.perf_counter() - started, random=RandomState())
 
     def forward(self, function: Callable[..., Any]) -> tuple[Any, Named]:
@@ -108,17 +122,13 @@ class Runner:
         self.state.set_training(self.plan.training)
         self.random.restore()
 
-    def _synchronise(self) -> None:
-        """Wait for the device, so that a bad memory access shows in the run that made it."""
-        if self.device.type == "cuda":
-            torch.cuda.synchronize(self.device)
-
     def _run(
         self,
         function: Callable[..., Any],
         consume: Consume,
         mode: Callable[[], contextlib.AbstractContextManager[Any]],
         phase: list[str],
+        patience: float | None,
     ) -> None:
         plan = self.plan
         optimizer = plan.optimizer(self.state.parameters()) if plan.optimizer else None
@@ -130,12 +140,14 @@ class Runner:
             phase[0] = "forward"
             with mode(), self._gradient_mode(), self._autocast():
                 outputs = function(*args, **kwargs)
+            torchapi.settle(self.device, patience)
             for leaf in output_leaves(prefix, outputs, inputs, self.state):
                 consume(leaf)
             loss = None
             if plan.backward:
                 phase[0] = "backward"
                 loss = self._backward(outputs, mode, plan.seed + index)
+                torchapi.settle(self.device, patience)
             if optimizer is not None:
                 phase[0] = "optimizer"
                 with mode():

@@ -9,6 +9,7 @@ from torch.utils._python_dispatch import TorchDispatchMode as TorchDispatchMode
 from torchparity.torchapi import dynamo as dynamo
 from torchparity.torchapi import inductor as inductor
 from torchparity.torchapi.compilers import *  # noqa: F403
+from torchparity.torchapi.devices import *  # noqa: F403
 from torchparity.torchapi.door import lookup as lookup
 from torchparity.torchapi.dynamo import heard_compilations as heard_compilations
 from torchparity.torchapi.operators import *  # noqa: F403

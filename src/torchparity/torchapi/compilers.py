@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import platform
 import subprocess
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
@@ -59,7 +60,9 @@ COMPILER_MODULES = """
 NO_GRAPH_CACHES = {"TORCHINDUCTOR_FX_GRAPH_CACHE": "0", "TORCHINDUCTOR_AUTOGRAD_CACHE": "0"}
 # Built, or probed, at the first compilation; the first by `joint_graph`, `post_grad` or `pre_grad`.
 PATTERN_TABLES = "torch._inductor.fx_passes.{}.lazy_init"
-VECTOR_INSTRUCTIONS = "torch._inductor.cpu_vec_isa.pick_vec_isa"
+VECTOR_INSTRUCTIONS = "torch._inductor.cpu_vec_isa"
+# What torch reads instead of probing for them.
+VECTORS_WORK = "TORCHINDUCTOR_VEC_ISA_OK"
 CACHE_FOLDER = "torch._inductor.runtime.cache_dir_utils.cache_dir"
 
 
@@ -190,18 +193,40 @@ def compiles_nothing() -> bool:
             return False
 
 
+def vector_machine() -> str:
+    """Return what the probing of vector instructions depends on: the machine, torch and the C++ compiler."""
+    builder = lookup("torch._inductor.cpp_builder")
+    try:
+        compiler = builder.get_compiler_version_info(builder.get_cpp_compiler())
+    except Exception:  # noqa: BLE001 - there is none, or none that answers
+        compiler = "none"
+    known: dict[str, Any] = getattr(torch.cpu, "get_capabilities", dict)()
+    flags = " ".join(sorted(name for name, value in known.items() if value)) or platform.processor()
+    return f"{torch.__version__} | {platform.machine()} | {flags} | {compiler}"
+
+
+def vectors_work() -> bool:
+    """Compile and load code for every kind of vector instructions that this machine has; tell whether all work."""
+    module = lookup(VECTOR_INSTRUCTIONS)
+    found = [str(kind) for kind in module.valid_vec_isa_list()]
+    chosen = bool(module.pick_vec_isa())  # On ARM it is this question that compiles.
+    settings = config_module("inductor").cpp
+    module.valid_vec_isa_list.cache_clear()
+    before, settings.vec_isa_ok = settings.vec_isa_ok, True
+    try:
+        claimed = [str(kind) for kind in module.valid_vec_isa_list()]
+    finally:
+        settings.vec_isa_ok = before
+        module.valid_vec_isa_list.cache_clear()
+    return chosen and found == claimed
+
+
 def is_out_of_memory(error: BaseException) -> bool:
     """Tell whether an exception means that memory ran out, on the CPU or on a device."""
     if isinstance(error, MemoryError | torch.OutOfMemoryError):
         return True
     text = str(error)  # The allocator of the CPU has another wording where it was built for ARM.
     return any(words in text for words in ("can't allocate memory", "out of memory", "not enough memory"))
-
-
-def is_device_error(error: BaseException) -> bool:
-    """Tell whether an exception comes from an accelerator that has failed, and not from the call that raised it."""
-    kind = getattr(torch, "AcceleratorError", None)
-    return kind is not None and isinstance(error, kind)
 
 
 def aot_backend(*, forward: Callable[..., Any], backward: Callable[..., Any]) -> Callable[[Any, list[Any]], Any]:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from torchparity.compilers.recipe import recipe_plain
 from torchparity.compilers.written import request_to_json
 from torchparity.errors import ResourceError, error_from
-from torchparity.judge.isolated import describe, phase_of, verdict_of
+from torchparity.judge.isolated import describe, phase_of, told_outside, verdict_of
 from torchparity.records import Blame, ProgressCallback, Story, Verdict
 from torchparity.records.wire import record_from
 from torchparity.request import Request
@@ -100,7 +100,8 @@ def examined_apart(
     """Check a target in another process and judge the graphs that were compiled; the verdict survives a crash."""
     outcome = ask("examine", target, request, pool, limits, folder=folder, hear=hearing(progress), named=True)
     if outcome.ending is Ending.RETURNED and "error" not in outcome.value:
-        return record_from(Examined, outcome.value["examined"])
+        examined = record_from(Examined, outcome.value["examined"])
+        return replace(examined, verdict=told_outside(examined.verdict, outcome.output))
     if (folder / VERDICT).is_file():  # What came after the check took the process along.
         kept = record_from(Verdict, json.loads((folder / VERDICT).read_text(encoding="utf-8")))
         return Examined(verdict=kept, notes=(f"judging its graphs, the process {describe(outcome)}",))

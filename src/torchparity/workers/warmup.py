@@ -22,6 +22,8 @@ from torchparity import torchapi
 from torchparity.errors import TorchVersionError
 
 CACHE = "TORCHINDUCTOR_CACHE_DIR"
+# The file that remembers that all vector instructions of a machine work.
+VECTORS_WORK = "vectors-work"
 # Not torch's, and imported by it in the middle of a compilation.
 OTHERS = ("sympy.tensor.tensor", "sympy.physics.units")
 
@@ -32,7 +34,7 @@ def warm_up(preload: list[str], *, compilers: bool, still_wanted: Callable[[], b
     if compilers:
         steps += [functools.partial(_attempt, name) for name in (*torchapi.COMPILER_MODULES, *OTHERS)]
         steps += [_forget_tuning, torchapi.list_backends, platform.platform, _probe_vector_instructions]
-    if compilers and not _has_cuda():  # tracing the patterns would start CUDA, and no fork could use it after that
+    if compilers and not torchapi.has_gpu():  # Tracing the patterns would start CUDA, and no fork could use it then.
         steps += [_trace_patterns]
     for step in steps:
         if not still_wanted():
@@ -40,10 +42,6 @@ def warm_up(preload: list[str], *, compilers: bool, still_wanted: Callable[[], b
         step()
     gc.collect()
     gc.freeze()  # a collection in a fork would otherwise touch, and so copy, every page
-
-
-def _has_cuda() -> bool:
-    return torch.backends.cuda.is_built() and torch.cuda.is_available()
 
 
 def _attempt(path: str) -> Any:
@@ -74,22 +72,45 @@ def _trace_patterns() -> None:
 
 
 def _probe_vector_instructions() -> None:
-    """Find the vector instructions that the C++ compiler and this machine share: 10 s the first time, 1 s later.
+    """Find the vector instructions that the C++ compiler and this machine share, and remember where all of them work.
 
-    The probes are kept beside what torch itself keeps, and apart from it, so that they can be handed on alone.
+    Probing takes 10 s the first time and 1 s later; a torch whose probes import torch takes a minute, every time. The
+    probes are kept beside what torch itself keeps, and apart from it, so that they can be handed on alone.
     """
-    pick = _attempt(torchapi.VECTOR_INSTRUCTIONS)
     folder = probes()
-    if pick is None or folder is None:
+    if folder is None or torchapi.VECTORS_WORK in os.environ:
         return
+    try:
+        seen, answer = torchapi.vector_machine(), folder / VECTORS_WORK
+    except TorchVersionError:
+        return
+    with contextlib.suppress(OSError, ValueError):
+        if answer.read_text(encoding="utf-8") == seen:
+            _trust_vectors()
+            return
     before = os.environ.get(CACHE)
     os.environ[CACHE] = str(folder)
+    works = False
     try:
-        bool(pick())  # On ARM it is this question that compiles.
+        with contextlib.suppress(TorchVersionError, AttributeError):
+            works = torchapi.vectors_work()
     finally:
         del os.environ[CACHE]
         if before is not None:
             os.environ[CACHE] = before
+    if works:
+        _trust_vectors()
+        with contextlib.suppress(OSError):
+            folder.mkdir(parents=True, exist_ok=True)
+            partial = folder / f"{VECTORS_WORK}.{os.getpid()}"
+            partial.write_text(seen, encoding="utf-8")
+            partial.replace(answer)
+
+
+def _trust_vectors() -> None:
+    """Have this process, and all that it starts, not probe again."""
+    os.environ[torchapi.VECTORS_WORK] = "1"
+    torchapi.config_module("inductor").cpp.vec_isa_ok = True
 
 
 def probes() -> Path | None:

@@ -1,0 +1,86 @@
+"""Accelerators that fail: what a driver says when a kernel is wrong, and whether the device still works after it."""
+
+from __future__ import annotations
+
+import re
+import time
+from pathlib import Path
+
+import torch
+
+# What drivers and Triton's launcher say where a kernel has left the context beyond use.
+FAULTS = (
+    "device-side assert",
+    "illegal memory access",
+    "misaligned address",
+    "illegal instruction",
+    "invalid address space",
+    "invalid program counter",
+    "unspecified launch failure",
+    "launch timed out",
+    "hardware stack error",
+    "uncorrectable ecc",
+)
+# file:line: function: block: [0,0,0], thread: [1,0,0] Assertion `index out of bounds: 0 <= tmp4 < 5` failed.
+ASSERTION = re.compile(r"^(?P<file>\S+?):(?P<line>\d+): .*?: block: .*?Assertion `(?P<what>.*)` failed", re.M)
+HANGS = "kernel that never ends"
+POLL_SECONDS = 0.002
+
+
+class KernelHangs(RuntimeError):
+    """A device has not come to rest in the time that it was given: nothing can be asked of it any more."""
+
+
+def is_device_error(error: BaseException) -> bool:
+    """Tell whether an exception comes from an accelerator that has failed, and not from the call that raised it."""
+    kind = getattr(torch, "AcceleratorError", None)
+    return isinstance(error, KernelHangs) or (kind is not None and isinstance(error, kind)) or bool(_said(error))
+
+
+def device_fault(error: BaseException) -> str:
+    """Return what befell a device, the same words whoever noticed it."""
+    return HANGS if isinstance(error, KernelHangs) else _said(error) or "device error"
+
+
+def _said(error: BaseException) -> str:
+    text = str(error).lower()
+    return next((words for words in FAULTS if words in text), "")
+
+
+def settle(device: torch.device, seconds: float | None = None) -> None:
+    """Wait until a device has done all that was asked, so that what is wrong shows here; raise where it never does."""
+    if device.type != "cuda":
+        return
+    if seconds is not None:
+        stream = torch.cuda.current_stream(device)
+        end = time.monotonic() + seconds
+        while not stream.query():
+            if time.monotonic() > end:
+                raise KernelHangs(f"the device is still busy {seconds:.0f} s after it was asked")
+            time.sleep(POLL_SECONDS)
+    torch.cuda.synchronize(device)
+
+
+def device_lost(device: torch.device) -> bool:
+    """Tell whether nothing can be asked of a device any more."""
+    if device.type != "cuda":
+        return False
+    try:
+        torch.cuda.synchronize(device)
+        torch.zeros(1, device=device).add_(1.0).item()
+    except torch.OutOfMemoryError:
+        return False
+    except RuntimeError:
+        return True
+    return False
+
+
+def failed_assertion(output: str) -> tuple[str, str]:
+    """Return what an assertion on a device said, and where: the driver prints it, and no exception tells."""
+    found = ASSERTION.search(output)
+    return (found["what"], f"{Path(found['file']).name}:{found['line']}") if found is not None else ("", "")
+
+
+def has_gpu() -> bool:
+    """Tell whether there is a GPU that torch can use; asking starts no driver where it can be told without."""
+    return torch.backends.cuda.is_built() and torch.cuda.is_available()
