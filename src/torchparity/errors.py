@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 # The exit code of a question that was not answered.
 NO_ANSWER = 125
+# And of one that somebody has broken off.
+INTERRUPTED = 130
 
 
 class ParityError(Exception):

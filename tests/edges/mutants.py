@@ -34,6 +34,11 @@ def places(data: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
         yield from places(child, (*path, key))
 
 
+def strange(dice: random.Random) -> Any:
+    """Return something strange, a copy of one's own: what is put in may be changed again."""
+    return copy.deepcopy(dice.choice(STRANGE))
+
+
 def changed(data: Any, dice: random.Random) -> Any:
     """Return JSON data with one to three things in it that are strange."""
     data = copy.deepcopy(data)
@@ -51,7 +56,7 @@ def changed(data: Any, dice: random.Random) -> Any:
         elif what == 0:
             del holder[path[-1]]
         elif what == 1 and isinstance(holder, dict):
-            holder[str(dice.choice(STRANGE))[:50]] = dice.choice(STRANGE)
+            holder[str(dice.choice(STRANGE))[:50]] = strange(dice)
         elif what == 2 and isinstance(holder, list):
             holder.extend([holder[path[-1]]] * dice.choice((1, 3, 200)))
         elif what == 3:
@@ -61,7 +66,7 @@ def changed(data: Any, dice: random.Random) -> Any:
                 found = found[key] if not isinstance(found, (str, int, float, type(None))) else found
             holder[path[-1]] = copy.deepcopy(found)
         else:
-            holder[path[-1]] = dice.choice(STRANGE)
+            holder[path[-1]] = strange(dice)
     return data
 
 

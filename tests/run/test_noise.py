@@ -117,7 +117,7 @@ def test_an_expanded_tensor_is_moved_once(shape):
 
 
 def test_a_tensor_larger_than_a_block_is_moved_everywhere(monkeypatch):
-    monkeypatch.setattr(noise_module, "PERTURBED", 100)
+    monkeypatch.setattr(noise_module, "PERTURBED", {"cpu": 100, "other": 100})
     before = random(1050)
     after = before.clone()
     make().perturb(after)

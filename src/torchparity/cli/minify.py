@@ -15,10 +15,9 @@ from torchparity.cli.options import Asked, Budget, Memory, Quiet, Timeout, Trust
 from torchparity.cli.outputs import printing
 from torchparity.cli.progress import Watcher
 from torchparity.cli.subjects import at_least_one, case_or_target, limits_of, seconds_of, trusted_case
-from torchparity.errors import UsageError
+from torchparity.errors import INTERRUPTED, UsageError
 from torchparity.workers.pool import Pool, default_workers
 
-INTERRUPTED = 130
 # Where a minification keeps what it began with.
 START = "start"
 

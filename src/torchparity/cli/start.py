@@ -20,9 +20,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from torchparity.errors import NO_ANSWER
+from torchparity.errors import INTERRUPTED, NO_ANSWER
 
-INTERRUPTED = 130
+INTERRUPTS: list[int] = []
 # What an interrupt leaves of those that write.
 KEPT = {
     "capture": "the bundles that were written are kept",
@@ -124,27 +124,59 @@ def begin(*, watch: bool = False) -> None:
 
 def run() -> int:
     """Run the command in this process; return its exit code."""
+    heed_interrupts()
     try:
         from torchparity.cli.main import command
 
-        return command()
-    except KeyboardInterrupt:
-        say(f"interrupted; {KEPT.get(sys.argv[1] if len(sys.argv) > 1 else '', 'nothing was written')}")
-        return INTERRUPTED
-    except SystemExit as leaving:
-        say(f"error: the target, or something that it calls, ended the process: sys.exit({leaving.code!r})")
+        code = command()
+    except BaseException as error:  # noqa: BLE001 - whatever it is, it is told, and is no answer
+        if not INTERRUPTS and not isinstance(error, KeyboardInterrupt):
+            return failed(error)
+        code = NO_ANSWER
+    else:
+        if not INTERRUPTS:
+            return code
+    return code if code == INTERRUPTED else interrupted()
+
+
+def heed_interrupts() -> None:
+    """Remember that an interrupt came: what it is raised in may swallow it, or make another error of it."""
+
+    def hear(number: int, frame: Any) -> None:
+        INTERRUPTS.append(number)
+        signal.default_int_handler(number, frame)
+
+    def unraisable(told: Any) -> None:
+        if told.exc_type is KeyboardInterrupt:  # Raised where nothing can be: again, a little later.
+            os.kill(os.getpid(), signal.SIGINT)
+        else:
+            sys.__unraisablehook__(told)
+
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, hear)
+        sys.unraisablehook = unraisable
+
+
+def interrupted() -> int:
+    """Say what an interrupt leaves."""
+    say(f"interrupted; {KEPT.get(sys.argv[1] if len(sys.argv) > 1 else '', 'nothing was written')}")
+    return INTERRUPTED
+
+
+def failed(error: BaseException) -> int:
+    """Say why there is no answer."""
+    if isinstance(error, SystemExit):
+        say(f"error: the target, or something that it calls, ended the process: sys.exit({error.code!r})")
         say("hint: that is no verdict; a target must return")
-        return NO_ANSWER
-    except MemoryError:
+    elif isinstance(error, MemoryError):
         say("error: out of memory")
         say("hint: use smaller inputs, or a machine with more memory")
-        return NO_ANSWER
-    except OSError as error:
+    elif isinstance(error, OSError):
         say(f"error: {error.strerror or error}{f': {error.filename}' if error.filename else ''}")
         say("hint: the machine said that, not the model; is there room, is it allowed, is the folder there?")
-        return NO_ANSWER
-    except BaseException as error:  # noqa: BLE001 - whatever it is, it is ours, and no answer
+    else:
         return ours(error)
+    return NO_ANSWER
 
 
 def ours(error: BaseException) -> int:

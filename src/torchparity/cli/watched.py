@@ -8,7 +8,7 @@ import signal
 import sys
 from collections.abc import Callable
 
-from torchparity.errors import NO_ANSWER
+from torchparity.errors import INTERRUPTED, NO_ANSWER
 
 # The child writes this, and its exit code, when it comes to its end by itself.
 DONE = b"done"
@@ -34,25 +34,30 @@ def watched(work: Callable[[], int]) -> int:
         os.write(writing, DONE + bytes([code if trouble is None else NO_ANSWER]))
         return code
     os.close(writing)
-    status = _wait(child, signals)
+    status, heard = _wait(child, signals)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, signals)
     words = os.read(reading, len(DONE) + 1)
     os.close(reading)
     if words.startswith(DONE) and len(words) > len(DONE):
         return words[len(DONE)]
+    if signal.SIGINT in heard:  # It may have met the child where Python cannot raise, and ended it.
+        print("interrupted", file=sys.stderr)
+        return INTERRUPTED
     return _ended(status)
 
 
-def _wait(child: int, signals: set[signal.Signals]) -> int:
-    """Wait for the end of the child; hand on what others send to this process."""
+def _wait(child: int, signals: set[signal.Signals]) -> tuple[int, set[int]]:
+    """Wait for the end of the child; hand on what others send to this process, and tell what that was."""
+    heard: set[int] = set()
     while True:
         received = signal.sigwaitinfo(signals)
+        heard.add(received.si_signo)
         if received.si_signo != signal.SIGCHLD and received.si_code == FROM_A_PROCESS:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(child, received.si_signo)
         ended, status = os.waitpid(child, os.WNOHANG)
         if ended:
-            return status
+            return status, heard
 
 
 def _ended(status: int) -> int:

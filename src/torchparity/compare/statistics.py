@@ -16,9 +16,11 @@ from __future__ import annotations
 
 import copy
 import functools
+import importlib
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
@@ -30,8 +32,19 @@ POOL_SHARE = 0.1
 LENT = 32.0
 # Dtypes whose least numbers vector code may take for zero: a float32 kernel does that to its bfloat16 results too.
 FLUSHES = (torch.float32, torch.float64, torch.bfloat16)
+# What the kernels take: differences are taken in float32.
+AT_ONCE = (torch.float32, torch.bfloat16, torch.float16)
 # A row or column profile is an average; under this many terms it is too rough to be used.
 PROFILE_TERMS = 16
+
+
+@functools.cache
+def leaf_kernels(kind: str) -> Any:
+    """Return the same in one pass over memory, for devices that Triton knows; None where it is not to be had."""
+    try:
+        return importlib.import_module("torchparity.compare.kernels") if kind == "cuda" else None
+    except ImportError:
+        return None
 
 
 @dataclass(frozen=True)
@@ -106,6 +119,12 @@ class Sums:
     magnitude: float = 1.0
 
     @classmethod
+    def cut_from(cls, sums: torch.Tensor, shape: Shape2d) -> Sums:
+        """Return sums that lie one after the other."""
+        row, column, row_dot, column_dot = sums.split([shape.rows, shape.columns] * 2)
+        return cls(row, column, row_dot, column_dot)
+
+    @classmethod
     def zeros(cls, shape: Shape2d, device: torch.device, magnitude: float = 1.0) -> Sums:
         """Return sums that nothing has been added to."""
 
@@ -157,11 +176,17 @@ class FloatBaseline:
         self.truth: torch.Tensor | None = None
         self.finite: torch.Tensor | None = None
         self.noise_nonfinite: torch.Tensor | None = None
-        self._split(reference)
-        self.magnitude = self._magnitude()
-        self.row_energy, self.column_energy = self._energies()
-        self.squares = torch.zeros((self.layout.rows, self.layout.columns), dtype=self.work, device=self.device)
+        self.error_energy: float | None = None
         self.sum_squares: dict[str, torch.Tensor] = {}
+        self.kernels: Any = leaf_kernels(self.device.type) if real.dtype in AT_ONCE and self.layout.total else None
+        if self.kernels is not None and not self._begin_at_once(reference):
+            self.kernels = None
+        if self.kernels is None:
+            self._split(reference)
+            self.magnitude = self._magnitude()
+            self.row_energy, self.column_energy = self._energies()
+        self._squares: torch.Tensor | None = None
+        self._profile = tuple(torch.zeros(size, dtype=torch.float64, device=self.device) for size in self.eager.shape)
         self.unit = self._unit()
         self.tiny = least_step(eager.dtype, self.work)
         self._pool: tuple[torch.Tensor, torch.Tensor] | None = None
@@ -181,9 +206,30 @@ class FloatBaseline:
         for rows, columns in self.layout.blocks(self.device):
             self.correction[rows, columns] = truth[rows, columns] - self.eager[rows, columns]
 
+    def _begin_at_once(self, reference: torch.Tensor | None) -> bool:
+        """Do all of the beginning in one pass; return False where something is not finite or not normal."""
+        truth = None if reference is None else matrix(reference, self.layout)
+        begun = self.kernels.begin(self.eager, truth, self._least_normal())
+        self.correction, self.row_energy, self.column_energy = begun.correction, begun.row_energy, begun.column_energy
+        self.peak, self.error_energy, self.magnitude = begun.peak, begun.error, power_near(begun.peak)
+        if not begun.usable:
+            self.correction = self.error_energy = None
+            self.peak = 0.0
+        return bool(begun.usable)
+
+    @property
+    def squares(self) -> torch.Tensor:
+        """The sum of squares of every element's differences, in units; no more exact than the leaf itself."""
+        if self._squares is None:
+            kept = self.work if self.kernels is None or self.dtype == torch.float32 else torch.bfloat16
+            shape = (self.layout.rows, self.layout.columns)
+            self._squares = torch.zeros(shape, dtype=kept, device=self.device)
+        return self._squares
+
     def around(self, reference: torch.Tensor) -> FloatBaseline:
         """Return the same spread around another truth."""
         other = copy.copy(self)
+        other.kernels = other.error_energy = None
         other.correction = other.truth = other.finite = None
         other._split(reference)
         return other
@@ -194,7 +240,7 @@ class FloatBaseline:
         for rows, columns in self.layout.blocks(self.device):
             largest = max(largest, float(self.block(rows, columns).abs().max()))
         self.peak = largest
-        return 2.0 ** min(120, max(-120, math.frexp(largest)[1])) if largest > 0 else 1.0
+        return power_near(largest)
 
     def _energies(self) -> tuple[torch.Tensor, torch.Tensor]:
         sums = Sums.zeros(self.layout, self.device, self.magnitude)
@@ -207,6 +253,10 @@ class FloatBaseline:
         """A power of two near the rounding step of the leaf, so that squares neither over- nor underflow."""
         rms = self.rms()
         return 2.0 ** max(-120, math.floor(math.log2(rms * self.epsilon))) if rms > 0 else 1.0
+
+    def _least_normal(self) -> float:
+        """The least normal number, where vector code may take less for zero; else none is too small."""
+        return float(torch.finfo(self.dtype).tiny) if self.dtype in FLUSHES else 0.0
 
     @functools.cached_property
     def has_least(self) -> bool:
@@ -254,6 +304,9 @@ class FloatBaseline:
     def add(self, sample: torch.Tensor, *, amplitude: float = 1.0) -> None:
         """Count one run of the model whose operations were perturbed by `amplitude` roundings."""
         values = matrix(sample, self.layout)
+        if self.kernels is not None and values.dtype == self.eager.dtype:
+            self._add_at_once(values, amplitude)
+            return
         sums = Sums.zeros(self.layout, self.device, self.magnitude)
         for rows, columns in self.layout.blocks(self.device):
             difference = self.difference(values, rows, columns)
@@ -266,6 +319,19 @@ class FloatBaseline:
             sums.add(rows, columns, difference, self.block(rows, columns))
             difference.mul_(1.0 / (amplitude * self.unit))
             self.squares[rows, columns].addcmul_(difference, difference)
+        self._count(sums, amplitude)
+
+    def _add_at_once(self, values: torch.Tensor, amplitude: float) -> None:
+        """Count a run in one pass; only where something of it is not finite, another one tells where."""
+        squares = self.squares
+        scale = 1.0 / (amplitude * self.unit)
+        sums, finite = self.kernels.add(values, self.eager, self.correction, squares, self._profile, scale)
+        if not finite:
+            for rows, columns in self.layout.blocks(self.device):
+                self._note_nonfinite(rows, columns, ~torch.isfinite(self.difference(values, rows, columns)))
+        self._count(Sums.cut_from(sums, self.layout), amplitude)
+
+    def _count(self, sums: Sums, amplitude: float) -> None:
         for name, vector in sums.vectors().items():
             square = (vector / amplitude).square()
             held = self.sum_squares.get(name)
@@ -281,9 +347,9 @@ class FloatBaseline:
     def allowance(self, rows: slice, columns: slice) -> torch.Tensor:
         """One noise unit for each element of a block: its own spread, its neighbours', and the rounding floor."""
         row_noise, column_noise = self.pool()
-        row_scale, column_scale = self._scales()
+        row_scale, column_scale = self.scales()
         variance = torch.addr(
-            self.squares[rows, columns],
+            self.squares[rows, columns].to(self.work),
             row_noise[rows],
             column_noise[columns],
             beta=1.0 / max(1, self.samples),
@@ -302,7 +368,7 @@ class FloatBaseline:
         An exact zero has no noise of its own to go by (a ReLU's other side) and keeps what its neighbours lend.
         """
         size = self.block(rows, columns).abs()
-        own = self.squares[rows, columns].mul(1.0 / max(1, self.samples)).sqrt_().mul_(self.unit)
+        own = self.squares[rows, columns].to(self.work).mul(1.0 / max(1, self.samples)).sqrt_().mul_(self.unit)
         own.add_(size, alpha=self.epsilon).mul_(LENT)
         return torch.where(size > 0, torch.minimum(allowance, own), allowance)
 
@@ -310,13 +376,15 @@ class FloatBaseline:
         """Vectors whose outer product is the mean noise around each element, in squared units."""
         if self._pool is None:
             share = 1.0 / max(1, self.samples)
-            row = self.squares.mean(1) * share
-            column = self.squares.mean(0) * share
-            self._pool = outer_profile(row.double(), column.double(), self.layout, POOL_SHARE)
+            if self.kernels is not None:
+                row, column = self._profile[0] / self.layout.columns, self._profile[1] / self.layout.rows
+            else:
+                row, column = self.squares.mean(1), self.squares.mean(0)
+            self._pool = outer_profile(row.double() * share, column.double() * share, self.layout, POOL_SHARE)
         row, column = self._pool
         return row.to(self.work), column.to(self.work)
 
-    def _scales(self) -> tuple[torch.Tensor, torch.Tensor]:
+    def scales(self) -> tuple[torch.Tensor, torch.Tensor]:
         """Vectors whose outer product is how large eager's values are around each element."""
         if self._scale is None:
             row, column = outer_profile(
@@ -327,6 +395,11 @@ class FloatBaseline:
             )
             self._scale = (row.sqrt().to(self.work), column.sqrt().to(self.work))
         return self._scale
+
+
+def power_near(size: float) -> float:
+    """Return a power of two near a size, within what float32 can be multiplied by."""
+    return 2.0 ** min(120, max(-120, math.frexp(size)[1])) if size > 0 else 1.0
 
 
 def all_finite(values: torch.Tensor) -> bool:

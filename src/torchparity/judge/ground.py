@@ -164,7 +164,7 @@ class Ground:
             self.own(leaf.path, lambda: consume(leaf))
 
         with torchapi.eagerly():
-            ending = self.runner.run(self.subject.model, hear, mode=mode)
+            ending = self.runner.run(self.subject.model, hear, mode=mode, early=True)
         self.record(name, ending)
         if ending.lost and name != EAGER:
             raise ResourceError(

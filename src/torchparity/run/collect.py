@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from typing import Any
 
 import numpy as np
@@ -94,9 +94,11 @@ def differentiated(inputs: Named, state: ModelState) -> dict[str, torch.Tensor]:
     }
 
 
-def gradient_leaves(prefix: str, inputs: Named, state: ModelState) -> Iterator[Leaf]:
-    """Yield the gradients of parameters and inputs, taken away from their tensors one by one."""
+def gradient_leaves(prefix: str, inputs: Named, state: ModelState, handed: Container[str] = ()) -> Iterator[Leaf]:
+    """Yield the gradients of parameters and inputs, taken away from their tensors one by one; not those handed on."""
     for path, tensor in differentiated(inputs, state).items():
+        if path in handed:
+            continue
         gradient, tensor.grad = tensor.grad, None
         gradient = None if gradient is None else torchapi.local_part(gradient)
         yield Leaf(path=prefix + path, role="gradient", value=gradient)

@@ -12,6 +12,8 @@ business to round them. Random integers are drawn once and used from random offs
 
 from __future__ import annotations
 
+import functools
+import importlib
 import math
 import random
 from collections.abc import Callable, Sequence
@@ -24,8 +26,8 @@ from torchparity.run.mode import Watch, fresh_outputs, written_tensors
 from torchparity.run.operators import ALLOCATES, Traits, float_tensors, poison, terms
 
 BANK_SIZE = 1 << 20
-# Perturbed at a time: little enough to stay in a core's cache over the passes that it takes.
-PERTURBED = 1 << 17
+# Perturbed at a time: little enough to stay in a core's cache over the passes that it takes. A GPU has no use for that.
+PERTURBED = {"cpu": 1 << 17, "other": 1 << 26}
 # Integers between -n and n have a spread of about n / sqrt(3); half a unit times n wants n * 0.87.
 SPREAD = 0.87
 # A sum may be one chain of additions, as short as this and as long as the compiler cares to make it. Varied
@@ -51,6 +53,15 @@ BITS = {
     torch.float16: (torch.int16, (1 << 5) - 1),
     torch.bfloat16: (torch.int16, (1 << 3) - 1),
 }
+
+
+@functools.cache
+def noise_kernels(kind: str) -> Any:
+    """Return the same in one pass over memory, for devices that Triton knows; None where it is not to be had."""
+    try:
+        return importlib.import_module("torchparity.run.kernels") if kind == "cuda" else None
+    except ImportError:
+        return None
 
 
 class NoiseBank:
@@ -152,15 +163,18 @@ class Noise(Watch):
             self.perturb(target, size)
             return
         length = min(count, BLOCKED) if traits.contraction else count
-        equal = has_equal_terms(max(inputs, key=torch.Tensor.numel))
-        chain = 0.12 * min(length, LONGEST_EQUAL_CHAIN) if equal else 0.3 * math.sqrt(min(length, LONGEST_CHAIN))
+        equal = share_of_equal_terms(max(inputs, key=torch.Tensor.numel)) > EQUAL_SHARE
+        clumsy = 0.12 * min(length, LONGEST_EQUAL_CHAIN), 0.3 * math.sqrt(min(length, LONGEST_CHAIN))
+        chain = torch.where(equal, *clumsy)
         if traits.normalised and target.dim() > 1:
             self.perturb(target, size)
-            self._perturb_groups(traits, target, scale=chain, shift=chain if equal else size)
+            self._perturb_groups(traits, target, scale=chain, shift=torch.where(equal, chain, size))
         else:
             self.perturb(target, size, chain=chain)
 
-    def _perturb_groups(self, traits: Traits, target: torch.Tensor, *, scale: float, shift: float) -> None:
+    def _perturb_groups(
+        self, traits: Traits, target: torch.Tensor, *, scale: torch.Tensor, shift: torch.Tensor
+    ) -> None:
         """Move whole rows (channels, for batch norm) together.
 
         An error in their deviation or denominator, which is a sum, scales them; an error in their
@@ -170,8 +184,8 @@ class Noise(Watch):
         shape = [length if axis in axes else 1 for axis, length in enumerate(target.shape)]
         others = tuple(axis for axis in range(target.dim()) if axis not in axes)
         moved = self._steps(target, shape) * root_mean_square(target, others)
-        factor = 1.0 + self._steps(target, shape) * (scale * self._unit(target))
-        target.mul_(factor).add_(moved, alpha=shift * self._unit(target))
+        factor = 1.0 + self._steps(target, shape) * (scale * self._unit(target)).to(target.dtype)
+        target.mul_(factor).add_(moved * (shift * self._unit(target)).to(target.dtype))
 
     def _unit(self, like: torch.Tensor) -> float:
         return torch.finfo(like.dtype).eps * self.amplitude
@@ -182,7 +196,12 @@ class Noise(Watch):
         return drawn.reshape(tuple(shape))
 
     def perturb(
-        self, target: torch.Tensor, size: float = 1.0, *, chain: float = 0.0, typical: float | None = None
+        self,
+        target: torch.Tensor,
+        size: float = 1.0,
+        *,
+        chain: torch.Tensor | float | None = None,
+        typical: float | None = None,
     ) -> None:
         """Move a tensor in place by `size` units in the last place or so.
 
@@ -197,29 +216,37 @@ class Noise(Watch):
         if _dense(target) is None and torchapi.overlaps_itself(target):
             return
         steps = max(1, round(size * self.amplitude * SPREAD))
-        if typical is None:
-            typical = float(root_mean_square(target, tuple(range(target.dim())))) if chain else 0.0
         dense = _dense(target)
-        blocks = (target,) if dense is None else dense.split(PERTURBED)
+        kernels = noise_kernels(target.device.type)
+        if kernels is not None and dense is not None:
+            seed, mask = self.offsets.getrandbits(31), BITS[target.dtype][1]
+            bounds = within(target.dtype, steps)
+            if chain is not None:
+                chain = torch.as_tensor(chain, device=target.device) * self._unit(target)
+            kernels.move(dense, seed=seed, mask=mask, steps=steps, within=bounds, chain=chain, typical=typical)
+            return
+        if chain is not None and typical is None:
+            typical = float(root_mean_square(target, tuple(range(target.dim()))))
+        at_once = PERTURBED.get(target.device.type, PERTURBED["other"])
+        blocks = (target,) if dense is None else dense.split(at_once)
         for block in blocks:
-            self._move(block, steps, chain=chain, typical=typical)
+            self._move(block, steps, chain=float(chain) if chain is not None else 0.0, typical=typical or 0.0)
 
     def _move(self, values: torch.Tensor, steps: int, *, chain: float, typical: float) -> None:
         """Add integers to the bit patterns of what is neither exact nor at the end of its range."""
         integer, mask = BITS[values.dtype]
-        info = torch.finfo(values.dtype)
         bits = values.view(integer)
         size = values.abs()
         rounds = (bits & mask).ne_(0)
-        lowest, highest = (info.tiny, info.max * (1 - 2 * steps * info.eps)) if steps > 1 else (-1.0, info.max)
+        lowest, highest = within(values.dtype, steps)
         least, most = (float(end) for end in size.aminmax())
-        within = least > lowest and most < highest  # Not so where there is a NaN.
-        if not within:
+        inside = least > lowest and most < highest  # Not so where there is a NaN.
+        if not inside:
             rounds *= ((size > lowest) & (size < highest)).to(integer)
         bits.add_(self._slice(values.device, integer, steps, values.numel()).reshape(values.shape) * rounds)
         if chain:
             scale = size.clamp_(min=typical)
-            scale = scale.mul_(rounds) if within else scale.masked_fill_(rounds.eq(0), 0.0)
+            scale = scale.mul_(rounds) if inside else scale.masked_fill_(rounds.eq(0), 0.0)
             values.addcmul_(self._steps(values, values.shape), scale, value=self._unit(values) * chain)
 
     def _slice(self, device: torch.device, dtype: torch.dtype, steps: int, count: int) -> torch.Tensor:
@@ -228,6 +255,12 @@ class Noise(Watch):
             bank = bank.repeat(count // BANK_SIZE + 1)
         offset = self.offsets.randrange(bank.numel() - count + 1)
         return bank[offset : offset + count]
+
+
+def within(dtype: torch.dtype, steps: int) -> tuple[float, float]:
+    """Return between which sizes a number may be moved by so many steps and stay a number."""
+    info = torch.finfo(dtype)
+    return (info.tiny, info.max * (1 - 2 * steps * info.eps)) if steps > 1 else (-1.0, info.max)
 
 
 def promoted(tree: Any) -> Any:
@@ -252,19 +285,19 @@ def looks_exact(target: torch.Tensor) -> torch.Tensor | None:
     return found if bool(found.any()) else None
 
 
-def has_equal_terms(values: torch.Tensor) -> bool:
-    """Tell whether neighbours along some axis are often equal (seen in one corner: it is only a hint)."""
+def share_of_equal_terms(values: torch.Tensor) -> torch.Tensor:
+    """Return the largest share of equal neighbours along some axis (seen in one corner: it is only a hint)."""
     nearly = 32 * torch.finfo(values.dtype).eps  # The noise itself has moved them a little.
     corner = values
     for axis, length in enumerate(values.shape):
         corner = corner.narrow(axis, 0, min(length, CORNER))
+    shares = [torch.zeros((), dtype=torch.float64, device=values.device)]
     for axis, length in enumerate(corner.shape):
         if length > 1:
             left, right = corner.narrow(axis, 0, length - 1), corner.narrow(axis, 1, length - 1)
             alike = (left - right).abs() <= nearly * left.abs()
-            if float((alike & (left != 0)).double().mean()) > EQUAL_SHARE:
-                return True
-    return False
+            shares.append((alike & (left != 0)).double().mean())
+    return torch.stack(shares).max()
 
 
 def root_mean_square(values: torch.Tensor, axes: tuple[int, ...]) -> torch.Tensor:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -20,6 +21,7 @@ from torchparity.request import PROJECTION
 from torchparity.run.collect import (
     Named,
     argument_leaves,
+    differentiated,
     gradient_leaves,
     input_tensors,
     optimizer_leaves,
@@ -33,6 +35,8 @@ from torchparity.run.state import CallInputs, ModelState, RandomState
 from torchparity.run.subject import Subject
 
 Consume = Callable[[Leaf], None]
+# Devices whose memory is too dear to hold every gradient of a run, and its float64 twin, until the run is over.
+HANDED_ON_EARLY = ("cuda",)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,6 +63,8 @@ class Runner:
         self.calls = [CallInputs(args, kwargs, self.state) for args, kwargs in subject.calls()]
         self.device = self._device()
         self.lost = False
+        # How often each gradient was added to in the first run: what is whole at once can be handed on at once.
+        self.additions: dict[str, int] | None = None
 
     def _device(self) -> torch.device:
         tensors = [tensor for _, _, tensor in self.state.named()]
@@ -82,16 +88,18 @@ class Runner:
         *,
         mode: Callable[[], contextlib.AbstractContextManager[Any]] = contextlib.nullcontext,
         patience: float | None = None,
+        early: bool = False,
     ) -> Ending:
         """Run every call from the saved state; an exception is an ending, not the caller's problem.
 
-        A device that is still busy when `patience` is over, after all was asked of it, is taken to hang.
+        A device that is still busy when `patience` is over, after all was asked of it, is taken to hang. Gradients that
+        are known to be whole at once are handed on `early`, while the backward pass goes on.
         """
         started = time.perf_counter()
         self._begin()
         phase = ["forward"]
         try:
-            self._run(function, consume, mode, phase, patience)
+            self._run(function, consume, mode, phase, patience, early=early)
             torchapi.settle(self.device)  # What goes wrong on a device is to show in the run that made it.
         except (ParityError, NeedsPlainKernels):
             raise
@@ -129,6 +137,8 @@ class Runner:
         mode: Callable[[], contextlib.AbstractContextManager[Any]],
         phase: list[str],
         patience: float | None,
+        *,
+        early: bool,
     ) -> None:
         plan = self.plan
         optimizer = plan.optimizer(self.state.parameters()) if plan.optimizer else None
@@ -144,9 +154,12 @@ class Runner:
             for leaf in output_leaves(prefix, outputs, inputs, self.state):
                 consume(leaf)
             loss = None
+            handed: set[str] = set()
             if plan.backward:
                 phase[0] = "backward"
-                loss = self._backward(outputs, mode, plan.seed + index)
+                early = early and len(calls) == 1 and optimizer is None and self.device.type in HANDED_ON_EARLY
+                with self._handing_on(consume, handed) if early else contextlib.nullcontext():
+                    loss = self._backward(outputs, mode, plan.seed + index)
                 torchapi.settle(self.device, patience)
             if optimizer is not None:
                 phase[0] = "optimizer"
@@ -157,7 +170,7 @@ class Runner:
             self.state.shard_again()
             if loss is not None:
                 consume(Leaf(path=f"{prefix}loss", role="loss", value=loss))
-            groups = [gradient_leaves(prefix, inputs, self.state)] if plan.backward else []
+            groups = [gradient_leaves(prefix, inputs, self.state, handed)] if plan.backward else []
             groups += [state_leaves(prefix, self.state), argument_leaves(prefix, call, inputs, args, kwargs)]
             groups += [optimizer_leaves(prefix, optimizer, self.state)] if optimizer is not None else []
             for leaf in itertools.chain.from_iterable(groups):
@@ -178,6 +191,43 @@ class Runner:
             with mode():
                 torch.autograd.backward(tensors, tangents)
         return None
+
+    @contextlib.contextmanager
+    def _handing_on(self, consume: Consume, handed: set[str]) -> Iterator[None]:
+        """Hand gradients of parameters on as soon as they are whole; the first time, see which are whole at once."""
+        known = self.additions
+        if torchapi.is_distributed():  # Other ranks add to them later.
+            yield
+            return
+        counts: dict[str, int] = {}
+        failures: list[BaseException] = []
+
+        def hear(path: str, tensor: torch.Tensor) -> None:
+            counts[path] = counts.get(path, 0) + 1
+            if known is None or known.get(path) != 1 or tensor.grad is None:
+                return
+            gradient, tensor.grad = tensor.grad, None
+            handed.add(path)
+            try:
+                with torchapi.no_dispatch_modes(), torch.no_grad():
+                    consume(Leaf(path=path, role="gradient", value=torchapi.local_part(gradient)))
+            except BaseException as error:  # noqa: BLE001 - the engine of autograd would make another one of it
+                failures.append(error)
+
+        hooks = [
+            tensor.register_post_accumulate_grad_hook(functools.partial(hear, path))
+            for path, tensor in differentiated([], self.state).items()
+            if tensor.is_leaf
+        ]
+        try:
+            yield
+        finally:
+            for hook in hooks:
+                hook.remove()
+        if failures:
+            raise failures[0]
+        if known is None:
+            self.additions = counts
 
     def _gradient_mode(self) -> contextlib.AbstractContextManager[Any]:
         if self.plan.inference:

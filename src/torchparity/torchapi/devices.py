@@ -81,6 +81,11 @@ def failed_assertion(output: str) -> tuple[str, str]:
     return (found["what"], f"{Path(found['file']).name}:{found['line']}") if found is not None else ("", "")
 
 
+def is_distributed() -> bool:
+    """Tell whether this process is one of several that compute together."""
+    return torch.distributed.is_available() and torch.distributed.is_initialized()
+
+
 def has_gpu() -> bool:
     """Tell whether there is a GPU that torch can use; asking starts no driver where it can be told without."""
     return torch.backends.cuda.is_built() and torch.cuda.is_available()

@@ -1,0 +1,271 @@
+"""What a check costs on a GPU, and what it says there; absolute times, of this machine.
+
+    python -m benchmarks.cuda check leaf isolate faults
+
+check    a transformer, bfloat16, forward and backward: ours and stock's `same_two_models`, time and peak memory
+leaf     one leaf of 2^28 floats: beginning, a sample, a judgement; against what memory itself allows
+isolate  `check` of a tiny model from the command line, isolated and not
+faults   kernels that assert, reach out of bounds or never end: what a check says of each
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console
+from rich.table import Table
+
+import torchparity
+from torchparity.compare import judgement, statistics
+
+GIB = 2.0**30
+TINY = """
+import torch
+
+def make():
+    torch.manual_seed(0)
+    return torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.ReLU()).cuda(), (torch.randn(4, 8, device="cuda"),)
+"""
+FAULTS = """
+import torch
+import triton
+import triton.language as tl
+from torch._dynamo import register_backend
+from torch._dynamo.backends.common import aot_autograd
+from functorch.compile import make_boxed_func
+
+@triton.jit
+def asserts(pointer):
+    tl.device_assert(tl.load(pointer) > 1e30, "too small")
+
+@triton.jit
+def reaches(pointer):
+    tl.store(pointer + (1 << 40), 1.0)
+
+@triton.jit
+def hangs(pointer):
+    while tl.load(pointer, volatile=True) < 1e30:
+        pass
+
+def wrong(kernel):
+    def compile_graph(graph_module, inputs):
+        if not any("aten.cos." in str(node.target) for node in graph_module.graph.nodes):
+            return make_boxed_func(graph_module.forward)
+
+        def run(args):
+            kernel[(1,)](next(entry for entry in args if isinstance(entry, torch.Tensor)), debug=True)
+            return graph_module(*args)
+
+        return make_boxed_func(lambda *args: run(args))
+
+    return aot_autograd(fw_compiler=compile_graph)
+
+def exhausts(graph_module, inputs):
+    def run(*args):
+        torch.empty(1 << 42, device="cuda")
+    return make_boxed_func(run)
+
+asserting, reaching, hanging = wrong(asserts), wrong(reaches), wrong(hangs)
+exhausting = aot_autograd(fw_compiler=exhausts)
+for name in ("asserting", "reaching", "hanging", "exhausting"):
+    register_backend(globals()[name], name=name)
+
+def wave(x):
+    return (x.sin() + x.cos().relu()) * 2 + x.tanh()
+
+def make():
+    torch.manual_seed(0)
+    return wave, (torch.randn(4, 5, device="cuda"),)
+"""
+
+
+class Block(torch.nn.Module):
+    """A block of a decoder, with attention by torch's own function."""
+
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.before, self.after = torch.nn.RMSNorm(width), torch.nn.RMSNorm(width)
+        self.queries = torch.nn.Linear(width, 3 * width, bias=False)
+        self.out = torch.nn.Linear(width, width, bias=False)
+        self.up = torch.nn.Linear(width, 8 * width // 3 * 2, bias=False)
+        self.down = torch.nn.Linear(8 * width // 3, width, bias=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        batch, length, width = x.shape
+        parts = self.queries(self.before(x)).view(batch, length, 3, self.heads, -1).permute(2, 0, 3, 1, 4)
+        mixed = torch.nn.functional.scaled_dot_product_attention(*parts, is_causal=True)
+        x = x + self.out(mixed.transpose(1, 2).reshape(batch, length, width))
+        gate, value = self.up(self.after(x)).chunk(2, -1)
+        return x + self.down(torch.nn.functional.silu(gate) * value)
+
+
+class Decoder(torch.nn.Module):
+    """Tokens in, scores out."""
+
+    def __init__(self, width: int, blocks: int, words: int) -> None:
+        super().__init__()
+        self.embedding = torch.nn.Embedding(words, width)
+        self.blocks = torch.nn.Sequential(*(Block(width, width // 128) for _ in range(blocks)))
+        self.head = torch.nn.Linear(width, words, bias=False)
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        return self.head(self.blocks(self.embedding(tokens)))
+
+
+def made(size: str) -> tuple[torch.nn.Module, tuple[torch.Tensor, ...]]:
+    """Return a model by its size, and tokens for it."""
+    width, blocks = {"1G": (2048, 24), "7G": (4096, 32)}[size]
+    torch.manual_seed(0)
+    with torch.device("cuda"):
+        torch.set_default_dtype(torch.bfloat16)
+        model = Decoder(width, blocks, 32000)
+        torch.set_default_dtype(torch.float32)
+        return model, (torch.randint(0, 32000, (1, 512)),)
+
+
+def timed(work: Callable[[], Any]) -> tuple[Any, float, float]:
+    """Return what some work gives, how long it took and how much memory it held at once."""
+    torch.cuda.synchronize()
+    torch.cuda.empty_cache()
+    torch.cuda.reset_peak_memory_stats()
+    began = time.perf_counter()
+    found = work()
+    torch.cuda.synchronize()
+    return found, time.perf_counter() - began, torch.cuda.max_memory_allocated() / GIB
+
+
+def stock(model: torch.nn.Module, inputs: tuple[torch.Tensor, ...]) -> bool:
+    """Ask the stock tool, as its own accuracy minifier does."""
+    from torch._dynamo.debug_utils import same_two_models
+
+    torch.compiler.reset()
+    compiled = torch.compile(copy.deepcopy(model))
+    return bool(same_two_models(model, compiled, list(inputs), require_fp64=True))
+
+
+def bench_check(console: Console, options: argparse.Namespace) -> None:
+    """A whole check of a large model, twice: the second time with warm caches."""
+    table = Table("model", "who", "says", "seconds", "peak GiB")
+    for size in options.sizes:
+        model, inputs = made(size)
+        count = sum(parameter.numel() for parameter in model.parameters()) / 1e9
+        for turn in ("cold", "warm"):
+            verdict, seconds, peak = timed(
+                lambda model=model, inputs=inputs: torchparity.check(model, inputs, train=True)
+            )
+            table.add_row(
+                f"{count:.2f} G", f"torchparity, {turn}", verdict.status.value, f"{seconds:.1f}", f"{peak:.1f}"
+            )
+        for run in verdict.runs:
+            table.add_row("", f"  {run.name}", run.ending, f"{run.seconds:.2f}", "")
+        console.print(*verdict.reasons, sep="\n")
+        if size == "1G":
+            for turn in ("cold", "warm"):
+                says, seconds, peak = timed(lambda model=model, inputs=inputs: stock(model, inputs))
+                table.add_row(f"{count:.2f} G", f"same_two_models, {turn}", str(says), f"{seconds:.1f}", f"{peak:.1f}")
+        del model
+    console.print(table)
+
+
+def bench_leaf(console: Console, options: argparse.Namespace) -> None:
+    """One large leaf, step by step."""
+    table = Table("dtype", "step", "ms", "floor, ms", "ratio")
+    rows = columns = 1 << 14
+    for dtype in (torch.float32, torch.bfloat16):
+        eager = torch.randn(rows, columns, device="cuda").to(dtype)
+        truth = eager.double() * (1 + 1e-9)
+        other = eager * (1 + 1e-3)
+        copied = torch.empty_like(truth)
+        copied.copy_(truth)
+        speed = 2 * truth.nbytes / best(lambda copied=copied, truth=truth: copied.copy_(truth))
+        del copied
+        held = eager.nbytes
+        baseline = statistics.FloatBaseline(eager, truth)
+        begin = best(lambda eager=eager, truth=truth: statistics.FloatBaseline(eager, truth))
+        add = best(lambda baseline=baseline, other=other: baseline.add(other))
+        judge = best(
+            lambda baseline=baseline, other=other: judgement.judge_float(baseline, other, judgement.Tolerance())
+        )
+        for name, seconds, moved in (
+            ("begin", begin, held + truth.nbytes + held),
+            ("sample", add, 5 * held),
+            ("judge", judge, 4 * held),
+        ):
+            floor = moved / speed
+            table.add_row(str(dtype), name, f"{seconds * 1e3:.2f}", f"{floor * 1e3:.2f}", f"{seconds / floor:.2f}")
+        del truth, baseline
+    console.print(table)
+
+
+def best(work: Callable[[], Any], turns: int = 5) -> float:
+    """Return the least time of several."""
+    work()
+    found = []
+    for _ in range(turns):
+        torch.cuda.synchronize()
+        began = time.perf_counter()
+        work()
+        torch.cuda.synchronize()
+        found.append(time.perf_counter() - began)
+    return min(found)
+
+
+def command(folder: str, *words: str) -> tuple[str, int, float]:
+    """Run the command line; return what it printed, its exit code and how long it took."""
+    began = time.perf_counter()
+    ended = subprocess.run(
+        [sys.executable, "-m", "torchparity", *words, "-q"], cwd=folder, capture_output=True, text=True, check=False
+    )
+    return ended.stdout + ended.stderr, ended.returncode, time.perf_counter() - began
+
+
+def bench_isolate(console: Console, options: argparse.Namespace) -> None:
+    """The same check in a process of its own, and in one more."""
+    table = Table("how", "exit code", "seconds")
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder, "model.py").write_text(TINY, encoding="utf-8")
+        for how in ("--no-isolate", "--isolate") * 2:
+            _, code, seconds = command(folder, "check", "model.py:make", how)
+            table.add_row(how, str(code), f"{seconds:.1f}")
+    console.print(table)
+
+
+def bench_faults(console: Console, options: argparse.Namespace) -> None:
+    """Kernels that take the device along."""
+    table = Table("kernel", "command", "exit code", "seconds", "says")
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder, "model.py").write_text(FAULTS, encoding="utf-8")
+        for name in options.faults:
+            for verb in options.verbs:
+                told, code, seconds = command(folder, verb, "model.py:make", "--backend", name)
+                table.add_row(name, verb, str(code), f"{seconds:.1f}", "\n".join(told.splitlines()[:6]))
+    console.print(table)
+
+
+PARTS = {"check": bench_check, "leaf": bench_leaf, "isolate": bench_isolate, "faults": bench_faults}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("parts", nargs="*", default=list(PARTS), choices=[*PARTS, []])
+    parser.add_argument("--sizes", nargs="*", default=["1G"])
+    parser.add_argument("--faults", nargs="*", default=["asserting", "reaching", "exhausting", "hanging"])
+    parser.add_argument("--verbs", nargs="*", default=["check", "diagnose"])
+    options = parser.parse_args()
+    console = Console(width=160)
+    for part in options.parts:
+        PARTS[part](console, options)
+
+
+if __name__ == "__main__":
+    main()

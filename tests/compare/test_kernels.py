@@ -1,0 +1,107 @@
+"""The kernels give what the plain forms give. They want Triton: on a GPU, or interpreted (TRITON_INTERPRET=1)."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+import torch
+
+from torchparity.compare import judgement, statistics
+from torchparity.run import noise as noise_module
+
+pytest.importorskip("triton")  # Owed to the machine: it comes with torch's CUDA builds.
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+pytestmark = [
+    pytest.mark.cuda,
+    pytest.mark.skipif(
+        DEVICE == "cpu" and os.environ.get("TRITON_INTERPRET") != "1", reason="needs a CUDA GPU, or TRITON_INTERPRET=1"
+    ),
+]
+NUMBERS = (
+    "score", "position", "allowed", "eager_error", "candidate_error", "wrong_elements", "aggregate_score",
+    "eager_rms_error", "candidate_rms_error", "moved", "small",
+)  # fmt: skip
+SHAPES = ((1,), (5,), (17, 3), (100, 130), (33, 7, 65), (300, 513))
+
+
+def judged(dtype, shape, *, fast, transposed, wild=False, monkeypatch):
+    """Judge a candidate that is wrong in one place, and eager itself, in one of the two ways."""
+    if fast:
+        from torchparity.compare import kernels
+    else:
+        kernels = None
+    monkeypatch.setattr(statistics, "leaf_kernels", lambda kind: kernels)
+    dice = torch.Generator().manual_seed(0)
+    true = torch.randn(shape, generator=dice, dtype=torch.float64) * 3
+    true = torch.where(true.abs() < 1e-3, 1e-3, true)
+
+    def rounded():
+        drawn = torch.randn(shape, generator=dice, dtype=torch.float64)
+        return (true * (1 + torch.finfo(dtype).eps * 0.5 * drawn)).to(dtype)
+
+    def placed(tensor):
+        turned = tensor.t().contiguous().t() if transposed and tensor.dim() == 2 else tensor
+        return turned.to(DEVICE)
+
+    eager, samples, candidate = true.to(dtype), [rounded() for _ in range(4)], rounded()
+    candidate.view(-1)[candidate.numel() // 3] *= 1.02
+    if wild:
+        samples[1].view(-1)[0] = float("nan")
+        candidate.view(-1)[0] = float("inf")
+    baseline = statistics.FloatBaseline(placed(eager), placed(true))
+    assert (baseline.kernels is not None) is fast
+    for sample in (*samples, eager):
+        baseline.add(placed(sample))
+    tolerance = judgement.Tolerance()
+    both = judgement.judge_float(baseline, placed(candidate), tolerance)
+    return both, judgement.judge_float(baseline, placed(eager), tolerance)
+
+
+@pytest.mark.parametrize("transposed", [False, True])
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
+def test_a_leaf_is_judged_alike(dtype, shape, transposed, monkeypatch):
+    plain, eager = judged(dtype, shape, fast=False, transposed=transposed, monkeypatch=monkeypatch)
+    fast, same = judged(dtype, shape, fast=True, transposed=transposed, monkeypatch=monkeypatch)
+
+    near = 1e-4 if dtype == torch.float32 else 2e-2  # Of half precision squares and corrections are kept in half.
+    for name in NUMBERS:
+        assert getattr(fast, name) == pytest.approx(getattr(plain, name), rel=near, abs=1e-12), name
+    assert same.identical
+    assert eager.identical
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_what_is_not_finite_is_left_to_the_plain_form(dtype, monkeypatch):
+    plain, _ = judged(dtype, (40, 50), fast=False, transposed=False, wild=True, monkeypatch=monkeypatch)
+    fast, _ = judged(dtype, (40, 50), fast=True, transposed=False, wild=True, monkeypatch=monkeypatch)
+
+    assert fast.nonfinite_position == plain.nonfinite_position is None  # One sample had it there too.
+    assert fast.score == pytest.approx(plain.score, rel=2e-2)
+
+
+@pytest.mark.parametrize("amplitude", [1.0, 4.0])
+@pytest.mark.parametrize("chain", [None, 3.0])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16], ids=str)
+def test_results_are_moved_as_far(dtype, chain, amplitude, monkeypatch):
+    if chain is not None and dtype.itemsize == 2:
+        pytest.skip("sums of 16-bit floats are kept in 32 bits")
+    from torchparity.run import kernels
+
+    exact = torch.tensor([0.0, 1.0, -2.0, float("inf"), float("-inf"), float("nan")])
+    moved = {}
+    for name, found in (("plain", None), ("fast", kernels)):
+        monkeypatch.setattr(noise_module, "noise_kernels", lambda kind, found=found: found)
+        drawn = torch.randn(100_003, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+        before = torch.cat([exact.double(), drawn]).to(dtype).to(DEVICE)
+        after = before.clone()
+        noise = noise_module.Noise(noise_module.NoiseBank(3), run=1, amplitude=amplitude, replay=[])
+        told = torch.tensor(chain, device=DEVICE) if chain is not None else None
+        noise.perturb(after, chain=told)
+        assert torch.equal(after[: len(exact)].nan_to_num(7.0), before[: len(exact)].nan_to_num(7.0))
+        steps = (after - before)[len(exact) :].double() / torch.finfo(dtype).eps
+        moved[name] = (steps.square().mean().sqrt().item(), (steps != 0).double().mean().item(), steps.mean().item())
+    assert moved["fast"][0] == pytest.approx(moved["plain"][0], rel=0.03)
+    assert moved["fast"][1] == pytest.approx(moved["plain"][1], rel=0.03)
+    assert abs(moved["fast"][2]) < 5 * moved["fast"][0] / 100_000**0.5
