@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import copy
+import functools
 import subprocess
 import sys
 import tempfile
@@ -103,7 +104,7 @@ class Block(torch.nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         batch, length, width = x.shape
         parts = self.queries(self.before(x)).view(batch, length, 3, self.heads, -1).permute(2, 0, 3, 1, 4)
-        mixed = torch.nn.functional.scaled_dot_product_attention(*parts, is_causal=True)
+        mixed = torch.nn.functional.scaled_dot_product_attention(parts[0], parts[1], parts[2], is_causal=True)
         x = x + self.out(mixed.transpose(1, 2).reshape(batch, length, width))
         gate, value = self.up(self.after(x)).chunk(2, -1)
         return x + self.down(torch.nn.functional.silu(gate) * value)
@@ -149,8 +150,9 @@ def stock(model: torch.nn.Module, inputs: tuple[torch.Tensor, ...]) -> bool:
     from torch._dynamo.debug_utils import same_two_models
 
     torch.compiler.reset()
-    compiled = torch.compile(copy.deepcopy(model))
-    return bool(same_two_models(model, compiled, list(inputs), require_fp64=True))
+    graph = torch.fx.symbolic_trace(model)  # It wants a graph.
+    compiled = torch.compile(copy.deepcopy(graph))
+    return bool(same_two_models(graph, compiled, list(inputs), require_fp64=True))
 
 
 def bench_check(console: Console, options: argparse.Namespace) -> None:
@@ -169,9 +171,11 @@ def bench_check(console: Console, options: argparse.Namespace) -> None:
         for run in verdict.runs:
             table.add_row("", f"  {run.name}", run.ending, f"{run.seconds:.2f}", "")
         console.print(*verdict.reasons, sep="\n")
+        console.print(table)
+        table = Table("model", "who", "says", "seconds", "peak GiB")
         if size == "1G":
             for turn in ("cold", "warm"):
-                says, seconds, peak = timed(lambda model=model, inputs=inputs: stock(model, inputs))
+                says, seconds, peak = timed(functools.partial(stock, model, inputs))
                 table.add_row(f"{count:.2f} G", f"same_two_models, {turn}", str(says), f"{seconds:.1f}", f"{peak:.1f}")
         del model
     console.print(table)

@@ -5,20 +5,10 @@ import math
 import pytest
 import torch
 
-from torchparity.compare import statistics
+from torchparity.compare import matrices
 from torchparity.compare.integers import ExactBaseline
-from torchparity.compare.statistics import (
-    FloatBaseline,
-    Shape2d,
-    Sums,
-    all_finite,
-    as_real,
-    energy,
-    identical,
-    matrix,
-    outer_profile,
-    working_dtype,
-)
+from torchparity.compare.matrices import Shape2d, Sums, as_real, identical, matrix, working_dtype
+from torchparity.compare.statistics import FloatBaseline, all_finite, energy, outer_profile
 
 WHOLE = (slice(None), slice(None))
 
@@ -49,7 +39,7 @@ def test_the_matrix_view_is_as_square_as_the_dimensions_allow(shape, rows, colum
 @pytest.mark.parametrize("size", [1, 3, 7, 12, 1000])
 @pytest.mark.parametrize("shape", [Shape2d(5, 7), Shape2d(1, 20), Shape2d(20, 1), Shape2d(1, 0)])
 def test_blocks_cover_every_element_once(monkeypatch, size, shape):
-    monkeypatch.setattr(statistics, "BLOCK", {"cpu": size, "other": size})
+    monkeypatch.setattr(matrices, "BLOCK", {"cpu": size, "other": size})
     seen = torch.zeros(shape.rows, shape.columns)
     for rows, columns in shape.blocks(torch.device("cpu")):
         assert seen[rows, columns].numel() <= size

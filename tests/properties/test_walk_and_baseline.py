@@ -9,11 +9,12 @@ import torch
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from torchparity.compare import statistics
+from torchparity.compare import matrices
 from torchparity.compare.integers import ExactBaseline
 from torchparity.compare.judgement import THRESHOLD, Suspicion, Tolerance, judge_exact, judge_float, unravel
 from torchparity.compare.leaves import walk
-from torchparity.compare.statistics import FloatBaseline, Shape2d, as_real, matrix
+from torchparity.compare.matrices import Shape2d, as_real, matrix
+from torchparity.compare.statistics import FloatBaseline
 
 quickly = settings(max_examples=60, deadline=None, derandomize=True)
 Pair = namedtuple("Pair", ["left", "right"])
@@ -182,7 +183,7 @@ def test_blocks_do_not_change_a_judgement(shape, dtype, seed, size, odd):
         return judge_float(baseline, candidate, Tolerance()), suspicion.indices.tolist()
 
     whole, suspects = judged()
-    with mock.patch.object(statistics, "BLOCK", {"cpu": size, "other": size}):
+    with mock.patch.object(matrices, "BLOCK", {"cpu": size, "other": size}):
         pieces, found = judged()
     assert found == suspects
     assert (pieces.position, pieces.wrong_elements, pieces.nonfinite_position) == (

@@ -22,12 +22,15 @@ from torchparity.compare.judgement import (
     value_at,
 )
 from torchparity.compare.leaves import Leaf, parts_of
-from torchparity.compare.statistics import FloatBaseline, as_real
+from torchparity.compare.matrices import as_real
+from torchparity.compare.statistics import FloatBaseline
 from torchparity.records import (
     FLUSHED,
     IDENTICAL,
     NOT_COMPARED,
+    NOT_DETERMINISTIC,
     UNCHANGED,
+    UNINITIALISED,
     Histogram,
     Kind,
     LeafReport,
@@ -67,6 +70,18 @@ class Expectation:
             baseline = self.parts.get(suffix)
             if baseline is not None and comparable(baseline, part):
                 baseline.add(part, amplitude=amplitude)
+
+    def undecided(self) -> LeafReport:
+        """Return the report of a leaf that nobody can be held to: eager itself does not repeat it."""
+        value = self.leaf.value
+        return LeafReport(
+            path=self.leaf.path,
+            role=self.leaf.role,
+            status=Status.UNKNOWN,
+            dtype=str(getattr(value, "dtype", type(value).__name__)).removeprefix("torch."),
+            shape=tuple(getattr(value, "shape", ())),
+            note=UNINITIALISED if self.uninitialised else NOT_DETERMINISTIC,
+        )
 
     def judge(self, candidate: Leaf, tolerance: Tolerance) -> LeafReport:
         """Hold the candidate's leaf against this one."""
@@ -272,6 +287,12 @@ class Comparison:
     """The reports of all leaves of one candidate run, the ones that are missing or too many included."""
 
     reports: dict[str, LeafReport]
+
+    @property
+    def may_be_rounding(self) -> bool:
+        """Whether all that differs are numbers, and nobody can tell from rounding where that is not known."""
+        kinds = {mismatch.kind for path in self.differing for mismatch in self.reports[path].mismatches}
+        return kinds <= {Kind.VALUE, Kind.BIAS}
 
     @property
     def differing(self) -> list[str]:

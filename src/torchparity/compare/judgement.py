@@ -12,15 +12,8 @@ from dataclasses import dataclass
 import torch
 
 from torchparity.compare.integers import ExactBaseline
-from torchparity.compare.statistics import (
-    LENT,
-    PROFILE_TERMS,
-    FloatBaseline,
-    Sums,
-    as_real,
-    energy,
-    matrix,
-)
+from torchparity.compare.matrices import Sums, as_real, matrix
+from torchparity.compare.statistics import LENT, PROFILE_TERMS, FloatBaseline, energy
 from torchparity.records import Kind
 
 THRESHOLD = 8.0
@@ -149,7 +142,9 @@ def judge_at_once(baseline: FloatBaseline, values: torch.Tensor, tolerance: Tole
         LENT,
         tolerance.threshold,
     )
-    found = baseline.kernels.judge(values, baseline.eager, baseline.correction, baseline.squares, vectors, numbers)
+    found = baseline.kernels.judge(
+        values, baseline.eager, baseline.correction, baseline.squares, vectors, numbers, baseline.magnitude
+    )
     if not found.usable:
         return None
     if found.identical:

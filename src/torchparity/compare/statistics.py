@@ -18,14 +18,12 @@ import copy
 import functools
 import importlib
 import math
-from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 
-# Elements handled at a time: the temporaries of a block stay in a CPU's cache; a GPU wants more.
-BLOCK = {"cpu": 1 << 19, "other": 1 << 24}
+from torchparity.compare.matrices import Shape2d, Sums, as_real, matrix, working_dtype
+
 # Share of the leaf's mean noise variance that every element is granted whatever its surroundings say.
 POOL_SHARE = 0.1
 # Neighbours may lend an element this many times its own noise.
@@ -45,116 +43,6 @@ def leaf_kernels(kind: str) -> Any:
         return importlib.import_module("torchparity.compare.kernels") if kind == "cuda" else None
     except ImportError:
         return None
-
-
-@dataclass(frozen=True)
-class Shape2d:
-    """The matrix view of a leaf: rows and columns as even as the dimensions allow."""
-
-    rows: int
-    columns: int
-
-    @classmethod
-    def of(cls, shape: tuple[int, ...]) -> Shape2d:
-        """Split the dimensions where the two halves are nearest in size."""
-        total = math.prod(shape)
-        if len(shape) < 2 or total == 0:
-            return cls(1, total)
-        splits = [math.prod(shape[:cut]) for cut in range(1, len(shape))]
-        rows = min(splits, key=lambda rows: abs(math.log(rows * rows / total)))
-        return cls(rows, total // rows)
-
-    @property
-    def total(self) -> int:
-        """The number of elements."""
-        return self.rows * self.columns
-
-    def blocks(self, device: torch.device) -> Iterator[tuple[slice, slice]]:
-        """Yield (row slice, column slice) pairs that cover the matrix."""
-        if not self.total:
-            return
-        size = BLOCK.get(device.type, BLOCK["other"])
-        columns = min(self.columns, size)
-        rows = max(1, size // columns)
-        for row in range(0, self.rows, rows):
-            for column in range(0, self.columns, columns):
-                yield slice(row, row + rows), slice(column, column + columns)
-
-
-def as_real(tensor: torch.Tensor) -> torch.Tensor:
-    """Return a real tensor that holds the same numbers (complex as pairs, 8-bit floats widened)."""
-    tensor = tensor.detach()
-    if tensor.is_complex():
-        return torch.view_as_real(tensor.resolve_conj())
-    if tensor.is_floating_point() and tensor.element_size() == 1:
-        return tensor.float()
-    return tensor
-
-
-def identical(left: torch.Tensor, right: torch.Tensor) -> bool:
-    """Tell whether two plain tensors hold the same numbers (NaN is not the same as NaN)."""
-    if left.shape != right.shape or left.dtype != right.dtype:
-        return False
-    return torch.equal(as_real(left), as_real(right))
-
-
-def working_dtype(dtype: torch.dtype) -> torch.dtype:
-    """Return the precision in which differences of this dtype are taken."""
-    return torch.float64 if dtype == torch.float64 else torch.float32
-
-
-def matrix(tensor: torch.Tensor, shape: Shape2d) -> torch.Tensor:
-    """Return the matrix view of a leaf (a copy where its strides do not allow a view)."""
-    return as_real(tensor).reshape(shape.rows, shape.columns)
-
-
-@dataclass
-class Sums:
-    """Row and column sums of one difference, and of the difference times eager."""
-
-    row: torch.Tensor
-    column: torch.Tensor
-    row_dot: torch.Tensor
-    column_dot: torch.Tensor
-    magnitude: float = 1.0
-
-    @classmethod
-    def cut_from(cls, sums: torch.Tensor, shape: Shape2d) -> Sums:
-        """Return sums that lie one after the other."""
-        row, column, row_dot, column_dot = sums.split([shape.rows, shape.columns] * 2)
-        return cls(row, column, row_dot, column_dot)
-
-    @classmethod
-    def zeros(cls, shape: Shape2d, device: torch.device, magnitude: float = 1.0) -> Sums:
-        """Return sums that nothing has been added to."""
-
-        def vector(size: int) -> torch.Tensor:
-            return torch.zeros(size, dtype=torch.float64, device=device)
-
-        return cls(vector(shape.rows), vector(shape.columns), vector(shape.rows), vector(shape.columns), magnitude)
-
-    def add(self, rows: slice, columns: slice, difference: torch.Tensor, eager: torch.Tensor) -> None:
-        """Add one block (as products with ones: several times faster than a strided sum)."""
-        height, width = difference.shape
-        down, across = difference.new_ones(height), difference.new_ones(width)
-        once, twice = self.magnitude, self.magnitude**2
-        difference = difference * (1.0 / once)
-        self.row[rows] += (difference @ across).double() * once
-        self.column[columns] += (down @ difference).double() * once
-        product = difference * (eager * (1.0 / once))
-        self.row_dot[rows] += (product @ across).double() * twice
-        self.column_dot[columns] += (down @ product).double() * twice
-
-    def vectors(self) -> dict[str, torch.Tensor]:
-        """Return every aggregate by name; the scalars are the sums over all rows."""
-        return {
-            "mean": self.row.sum().reshape(1),
-            "scale": self.row_dot.sum().reshape(1),
-            "row mean": self.row,
-            "column mean": self.column,
-            "row scale": self.row_dot,
-            "column scale": self.column_dot,
-        }
 
 
 class FloatBaseline:
@@ -325,7 +213,9 @@ class FloatBaseline:
         """Count a run in one pass; only where something of it is not finite, another one tells where."""
         squares = self.squares
         scale = 1.0 / (amplitude * self.unit)
-        sums, finite = self.kernels.add(values, self.eager, self.correction, squares, self._profile, scale)
+        sums, finite = self.kernels.add(
+            values, self.eager, self.correction, squares, self._profile, scale, self.magnitude
+        )
         if not finite:
             for rows, columns in self.layout.blocks(self.device):
                 self._note_nonfinite(rows, columns, ~torch.isfinite(self.difference(values, rows, columns)))

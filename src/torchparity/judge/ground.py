@@ -15,7 +15,8 @@ from torchparity.compare.expectation import Expectation
 from torchparity.compare.facts import printed_shape, tensor_of
 from torchparity.compare.integers import ExactBaseline
 from torchparity.compare.leaves import Leaf, parts_of
-from torchparity.compare.statistics import FloatBaseline, as_real, identical
+from torchparity.compare.matrices import as_real, identical
+from torchparity.compare.statistics import FloatBaseline
 from torchparity.errors import ParityError, ResourceError
 from torchparity.judge import reasons
 from torchparity.judge.settings import Settings
@@ -57,6 +58,7 @@ class Ground:
         self.expectations: dict[str, Expectation] = {}
         self.reference: Reference | None = None
         self.noise_counter = 0
+        self.noise_known = False
         self.unjudged: dict[str, str] = {}
         # State of Python's that eager itself does not repeat (a time, an address): nobody can be held to it.
         self.fickle: set[str] = set()
@@ -330,7 +332,11 @@ class Ground:
                 expectation.add(leaf, amplitude=amplitude)
 
         name = f"noise {self.noise_counter}" if amplitude == 1.0 else "amplified noise"
-        self._run(name, consume, mode=lambda: noise)
+        ending = self._run(name, consume, mode=lambda: noise)
+        if ending.failure is None:
+            self.noise_known |= amplitude == 1.0
+        elif (told := reasons.noise_failed(ending.failure)) not in self.notes:
+            self.notes.append(told)
         self.saw_random |= noise.saw_random
 
 

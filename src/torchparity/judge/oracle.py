@@ -20,7 +20,7 @@ from typing import Any
 
 import torch
 
-from torchparity.compare.expectation import Comparison, Expectation, compare_all
+from torchparity.compare.expectation import Comparison, compare_all
 from torchparity.compare.leaves import Leaf
 from torchparity.compilers.candidates import Candidate
 from torchparity.errors import ParityError, UsageError
@@ -245,7 +245,7 @@ class Oracle:
             expectation = self.ground.expectations.get(leaf.path)
             expected = {} if expectation is None else {leaf.path: expectation}
             if expectation is not None and not expectation.deterministic:
-                reports[leaf.path] = self._undecided(expectation)
+                reports[leaf.path] = expectation.undecided()
                 return
             judged = compare_all(expected, {leaf.path: leaf}, self.tolerance)
             reports.update(judged.reports)
@@ -268,18 +268,6 @@ class Oracle:
             ending.random,
             out_of_memory=ending.out_of_memory,
             lost=ending.lost,
-        )
-
-    @staticmethod
-    def _undecided(expectation: Expectation) -> LeafReport:
-        value = expectation.leaf.value
-        return LeafReport(
-            path=expectation.leaf.path,
-            role=expectation.leaf.role,
-            status=Status.UNKNOWN,
-            dtype=str(getattr(value, "dtype", type(value).__name__)).removeprefix("torch."),
-            shape=tuple(getattr(value, "shape", ())),
-            note=UNINITIALISED if expectation.uninitialised else NOT_DETERMINISTIC,
         )
 
     # --- the decision ----------------------------------------------------------------------------
@@ -321,6 +309,8 @@ class Oracle:
             )
         differing = first.comparison.differing
         reports = first.comparison.reports
+        if self.ground.noise_counter and not self.ground.noise_known and first.comparison.may_be_rounding:
+            return self._verdict(Status.UNKNOWN, [reasons.noise_unknown()], reports)
         worst = max(differing, key=lambda path: _rank(reports[path]))
         why = reasons.differing_leaves(len(differing), len(reports), worst, reports[worst].kind)
         kinds = {mismatch.kind for path in differing for mismatch in reports[path].mismatches}

@@ -19,7 +19,8 @@ from torchparity import torchapi
 from torchparity.compare.facts import tensor_of
 from torchparity.compare.judgement import Tolerance
 from torchparity.compare.leaves import Leaf
-from torchparity.compare.statistics import FloatBaseline, matrix
+from torchparity.compare.matrices import matrix
+from torchparity.compare.statistics import FloatBaseline
 from torchparity.judge.ground import Ground
 from torchparity.judge.settings import alone
 from torchparity.records import IDENTICAL, KINK, Kind, LeafReport, Mismatch, Status

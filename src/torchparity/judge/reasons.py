@@ -61,6 +61,16 @@ def process_lost() -> str:
     return "the device of this process is lost: nothing can be computed on it until a new process is started"
 
 
+def noise_failed(failure: Failure) -> str:
+    """Say that the model does not run where its roundings are moved."""
+    return f"with its roundings moved the model itself raises {failure.type}: {failure.message[:200]}"
+
+
+def noise_unknown() -> str:
+    """Say that nobody knows how much rounding there is."""
+    return "how far correct results lie apart is not known: no run with noise came to its end"
+
+
 def not_taken(name: str, error: BaseException) -> str:
     """Say that a compiler refuses such a model before it compiles anything."""
     first = (str(error).strip().splitlines() or [""])[0][:300]

@@ -19,7 +19,7 @@ from torch.overrides import TorchFunctionMode
 
 from torchparity import torchapi
 from torchparity.compare.leaves import walk
-from torchparity.compare.statistics import Shape2d, Sums
+from torchparity.compare.matrices import Shape2d, Sums
 from torchparity.request import PROJECTION
 from torchparity.run.collect import differentiated
 from torchparity.run.loss import tangents_of, value_of_loss

@@ -10,7 +10,7 @@ import torch
 
 from torchparity import torchapi
 from torchparity.compare.leaves import Leaf, children_of, class_of, parts_of, walk
-from torchparity.compare.statistics import identical
+from torchparity.compare.matrices import identical
 from torchparity.run.python_state import SCALARS
 from torchparity.run.state import CallInputs, ModelState
 

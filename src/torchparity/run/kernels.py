@@ -18,7 +18,7 @@ BLOCK = 1024
 @triton.jit
 def hashed(place, seed):
     """Return 32 bits that depend on every bit of a place and of a seed."""
-    low = place.to(tl.uint32) ^ seed.to(tl.uint32)
+    low = place.to(tl.uint32) ^ tl.cast(seed, tl.uint32)
     bits = low + (place >> 32).to(tl.uint32) * 0x9E3779B9
     bits = (bits ^ (bits >> 16)) * 0x7FEB352D
     bits = (bits ^ (bits >> 15)) * 0x846CA68B
@@ -53,10 +53,10 @@ def move_kernel(
         size = tl.abs(value)
     else:
         size = tl.abs(value.to(tl.float32))
-    rounds = ((bits & mask.to(INTEGER)) != 0) & (size > lowest) & (size < highest)
+    rounds = ((bits & tl.cast(mask, INTEGER)) != 0) & (size > lowest) & (size < highest)
     dice = hashed(place, seed)
     few = ((dice & 7) == 1).to(tl.int32) - ((dice & 7) == 0).to(tl.int32)
-    many = ((dice >> 4) % (2 * steps + 1).to(tl.uint32)).to(tl.int32) - steps
+    many = ((dice >> 4) % tl.cast(2 * steps + 1, tl.uint32)).to(tl.int32) - steps
     drawn = tl.where(steps == 1, few, many)
     moved = (bits + tl.where(rounds, drawn, 0).to(INTEGER)).to(values.dtype.element_ty, bitcast=True)
     if CHAIN:

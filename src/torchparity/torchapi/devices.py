@@ -43,7 +43,7 @@ def device_fault(error: BaseException) -> str:
 
 
 def _said(error: BaseException) -> str:
-    text = str(error).lower()
+    text = next(iter(str(error).lower().splitlines()), "")  # What follows is advice, and speaks of assertions too.
     return next((words for words in FAULTS if words in text), "")
 
 
