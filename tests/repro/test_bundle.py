@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import errno
+import inspect
 import json
 import os
 import resource
@@ -386,3 +387,14 @@ def test_large_writes_go_straight_from_memory(tmp_path, monkeypatch):
     with (tmp_path / "t").open("wb") as file:
         tensors.write_storages(file, case.storages)
     assert written[1:] == [400]
+
+
+def test_the_source_of_a_module_that_a_case_carries_can_be_looked_up(tmp_path):
+    """Triton compiles what it finds there."""
+    case = replace(small_case(), files={"carried_part.py": "def answer():\n    return 42\n"})
+    folder = write_bundle(case, tmp_path / "case")
+    load_case(read_bundle(folder), folder)
+    try:
+        assert inspect.getsource(sys.modules["carried_part"].answer) == "def answer():\n    return 42\n"
+    finally:
+        del sys.modules["carried_part"]

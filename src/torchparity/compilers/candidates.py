@@ -65,6 +65,17 @@ class Candidate(Protocol):
         """Return what it is, as plain data."""
 
 
+# Modes in which what a device is asked is recorded at the second call, and replayed from the third on.
+RECORDING_MODES = ("reduce-overhead", "max-autotune")
+
+
+def replays(facts: Mapping[str, Any]) -> bool:
+    """Tell whether a candidate records what a device is asked, and replays it."""
+    told = {**dict(facts.get("options") or {}), **dict(facts.get("config") or {})}
+    switched = any(key.endswith("triton.cudagraphs") and str(value) == "True" for key, value in told.items())
+    return switched or facts.get("backend") == "cudagraphs" or facts.get("mode") in RECORDING_MODES
+
+
 @dataclass(frozen=True)
 class Compiled:
     """The model, compiled as a recipe says."""

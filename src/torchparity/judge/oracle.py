@@ -22,7 +22,7 @@ import torch
 
 from torchparity.compare.expectation import Comparison, compare_all
 from torchparity.compare.leaves import Leaf
-from torchparity.compilers.candidates import Candidate
+from torchparity.compilers.candidates import Candidate, replays
 from torchparity.errors import ParityError, UsageError
 from torchparity.judge import reasons
 from torchparity.judge.appeals import FAR_BELOW, Appeals, CandidateRun, drew_alike
@@ -49,6 +49,10 @@ from torchparity.run.plan import Plan
 from torchparity.run.subject import Subject
 
 FLAKY_RUNS = 5
+# Where a device records and replays: the first run warms up, the second is recorded, and so many are replays.
+REPLAYING_DEVICES = ("cuda",)
+RECORDED = 2
+REPLAYS = 4
 
 
 class Oracle:
@@ -212,7 +216,7 @@ class Oracle:
         return None
 
     def _run_candidates(self) -> list[CandidateRun]:
-        """Run the compiled model twice, and more often where the runs disagree."""
+        """Run the compiled model twice, and more often where the runs disagree, or where the third is another thing."""
         refused = self._build()
         if refused is not None:  # Told of eager's random numbers, it refuses what it took before.
             raise refused
@@ -220,6 +224,8 @@ class Oracle:
         found: list[CandidateRun] = []
         with self.candidate.active():
             wanted = self.settings.candidate_runs
+            if self.ground.runner.device.type in REPLAYING_DEVICES and replays(self.candidate.facts()):
+                wanted = max(wanted, RECORDED + REPLAYS)
             while len(found) < wanted:
                 found.append(self._run_compiled(candidate, f"{self.candidate.name} {len(found) + 1}"))
                 if found[-1].lost:
@@ -288,7 +294,8 @@ class Oracle:
         first = failing[0]
         count = (len(failing), len(candidates))
         if len(failing) < len(candidates):
-            self.ground.notes.append(reasons.flaky(*count))
+            replayed = len(candidates) >= RECORDED + REPLAYS and failing == candidates[RECORDED:]
+            self.ground.notes.append(reasons.only_replayed() if replayed else reasons.flaky(*count))
         if first.failure is not None:
             if first.failure.stage == "compile" and first.failure.type in ("ImportError", "ModuleNotFoundError"):
                 raise UsageError(

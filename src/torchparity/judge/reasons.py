@@ -144,6 +144,11 @@ def other_random_numbers(backend: str, paths: Iterable[str]) -> str:
     return f"the backend {backend} does not draw eager's random numbers, so that {listed(paths)} cannot be judged"
 
 
+def only_replayed() -> str:
+    """Say that the candidate is wrong from its third run on, when what was recorded is replayed."""
+    return "it differs only when it is replayed: the runs that warm up and record are right (CUDA graphs)"
+
+
 def flaky(times: int, runs: int) -> str:
     """Say that the candidate is not always wrong."""
     return f"the compiled model is not deterministic: it differs in {times} of {runs} runs"

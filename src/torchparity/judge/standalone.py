@@ -64,8 +64,8 @@ class Scripted:
         torch.compiler.reset()
 
     def facts(self) -> Mapping[str, Any]:
-        """Return the name."""
-        return {"backend": self.name}
+        """Return the name, and how it is compiled."""
+        return {"backend": self.name, **{key: self.asked.get(key) for key in ("mode", "options", "config")}}
 
 
 def main(script: Mapping[str, Any]) -> int:

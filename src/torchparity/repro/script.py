@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import importlib
 import importlib.abc
 import importlib.machinery
@@ -32,6 +33,8 @@ CALLED = ("Reader", "read_blobs", "attach", "as_graphs", "available")
 UNKNOWN_ON_ERROR = '''
 import os
 
+# Options of the compiler that the judge of a script is told of: whether something is recorded and replayed.
+TOLD = ("mode", "options", "config")
 
 def no_answer(kind, error, trace):
     """An error outside the judgement (a module that is not here) is no verdict: exit code 125."""
@@ -138,7 +141,8 @@ def compiler_source(case: Case) -> str:
     """Return the function that compiles, and all that was asked for besides."""
     recipe = case.recipe.steps_source("model").rstrip().replace("compiled = ", "return ")
     lines = ["def compile_model(model):", *(f"    {line}" for line in recipe.splitlines() if line != "import torch")]
-    asked = {name: value for name, value in request_to_json(case.request).items() if name not in COMPILER_OPTIONS}
+    every = request_to_json(case.request)
+    asked = {name: value for name, value in every.items() if name not in COMPILER_OPTIONS or name in TOLD}
     asked |= {"name": case.name, "backend": case.recipe.backend_name(), "traces": case.recipe.engine is None}
     asked["ignored"] = sorted(kind.value for kind in case.recipe.ignored)
     asked["inputs"] = given_names(case)
@@ -182,6 +186,14 @@ class Carried(importlib.abc.InspectLoader, importlib.abc.MetaPathFinder):
     def get_source(self, fullname: str) -> str:
         """Return the text of a module."""
         return self.files[f"{fullname}.py"]
+
+    def get_code(self, fullname: str) -> types.CodeType:
+        """Return the code of a module, whose source can be looked up: Triton compiles from that."""
+        text = self.get_source(fullname)
+        place = f"<{fullname}.py {hashlib.sha256(text.encode()).hexdigest()[:12]}>"
+        linecache.cache[place] = (len(text), None, text.splitlines(keepends=True), place)
+        code: types.CodeType = compile(text, place, "exec")
+        return code
 
 
 def load_files(files: Mapping[str, str]) -> None:

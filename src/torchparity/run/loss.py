@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -20,17 +21,27 @@ def tangents_of(outputs: Any, *, seed: int) -> Tangents:
 
     A mean has no gradient through softmax or a layer norm; a random direction has one through everything.
     """
-    tensors, tangents = [], []
-    generator = torch.Generator().manual_seed(seed)
+    tensors: list[torch.Tensor] = []
     for _, leaf in walk(outputs):
         if isinstance(leaf, torch.Tensor) and leaf.requires_grad:
             for tensor in differentiable_parts(leaf):
-                drawn = torch.randn(tensor.shape, generator=generator, dtype=torch.float32)
-                if tensor.is_complex():
-                    drawn = torch.complex(drawn, torch.randn(tensor.shape, generator=generator))
                 tensors.append(tensor)
-                tangents.append(drawn.to(device=tensor.device, dtype=tensor.dtype))
-    return tensors, tangents
+    drawn = drawn_tangents(tuple((tuple(tensor.shape), tensor.is_complex()) for tensor in tensors), seed)
+    tangents = [one.to(device=tensor.device, dtype=tensor.dtype) for one, tensor in zip(drawn, tensors, strict=True)]
+    return tensors, [one.clone() if one is held else one for one, held in zip(tangents, drawn, strict=True)]
+
+
+@functools.lru_cache(maxsize=2)
+def drawn_tangents(shapes: tuple[tuple[tuple[int, ...], bool], ...], seed: int) -> list[torch.Tensor]:
+    """Draw numbers for tensors of some shapes; every run of a check asks for the same ones."""
+    generator = torch.Generator().manual_seed(seed)
+    found = []
+    for shape, complex_numbers in shapes:
+        drawn = torch.randn(shape, generator=generator, dtype=torch.float32)
+        if complex_numbers:
+            drawn = torch.complex(drawn, torch.randn(shape, generator=generator))
+        found.append(drawn)
+    return found
 
 
 def differentiable_parts(tensor: torch.Tensor) -> list[torch.Tensor]:

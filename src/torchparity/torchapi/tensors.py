@@ -8,6 +8,7 @@ from datetime import timedelta
 from typing import Any
 
 import torch
+from torch.utils import _pytree as pytree
 
 from torchparity.torchapi.door import lookup
 
@@ -88,7 +89,7 @@ def takes_apart(tensor_type: type) -> bool:
 
 def pytree_children(value: Any) -> list[Any] | None:
     """Return the children of a value whose class is registered as a pytree node, else None."""
-    registry = lookup("torch.utils._pytree.SUPPORTED_NODES")
+    registry = pytree.SUPPORTED_NODES
     if type(value) not in registry:
         return None
     return list(registry[type(value)].flatten_fn(value)[0])
@@ -96,13 +97,12 @@ def pytree_children(value: Any) -> list[Any] | None:
 
 def tree_map(function: Callable[[Any], Any], tree: Any) -> Any:
     """Apply a function to every leaf of a pytree."""
-    return lookup("torch.utils._pytree.tree_map")(function, tree)
+    return pytree.tree_map(function, tree)
 
 
 def tree_leaves(tree: Any) -> list[Any]:
     """Return the leaves of a pytree, in order."""
-    leaves: list[Any] = lookup("torch.utils._pytree.tree_leaves")(tree)
-    return leaves
+    return pytree.tree_leaves(tree)
 
 
 def is_fake(tensor: torch.Tensor) -> bool:
