@@ -28,13 +28,12 @@ from torchparity.version import __version__
 COMPILER, RUNTIME, JUDGE = "# --- the compiler ", "# --- the runtime ", "# --- the judge "
 # What a script calls of the runtime.
 CALLED = ("Reader", "read_blobs", "attach", "as_graphs", "available")
+# Options of the compiler that the judge of a script is told of: whether something is recorded and replayed.
+TOLD = ("mode", "options", "config")
 
 # Python would leave with 1, which means "differs" here.
 UNKNOWN_ON_ERROR = '''
 import os
-
-# Options of the compiler that the judge of a script is told of: whether something is recorded and replayed.
-TOLD = ("mode", "options", "config")
 
 def no_answer(kind, error, trace):
     """An error outside the judgement (a module that is not here) is no verdict: exit code 125."""
