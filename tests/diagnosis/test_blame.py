@@ -186,3 +186,11 @@ def test_a_fault_at_a_stage_of_inductor_is_blamed_on_it(pool, planted, operation
     assert found.passing.status is Status.SAME
     if planted == "codegen":
         assert found.switch == {"inductor.cpp.simdlen": 1}
+
+
+def test_a_switch_is_tried_where_it_can_change_the_code():
+    on_a_cpu, on_a_gpu = ({switch.key for switch in usable({}, device)} for device in ("cpu", "cuda"))
+
+    assert not any(key.startswith("inductor.triton.") for key in on_a_cpu)
+    assert not any(key.startswith("inductor.cpp.") for key in on_a_gpu)
+    assert {"inductor.triton.persistent_reductions", "inductor.max_fusion_size"} <= on_a_gpu

@@ -5,6 +5,7 @@ import math
 import pytest
 import torch
 
+from torchparity import torchapi
 from torchparity.run import noise as noise_module
 from torchparity.run.noise import BITS, Noise, NoiseBank
 
@@ -365,3 +366,36 @@ def test_the_bank_for_one_step_moves_one_in_four():
     bank = NoiseBank(1).get(torch.device("cpu"), torch.int32, 1)
     counts = [float((bank == step).float().mean()) for step in (-1, 0, 1)]
     assert counts == pytest.approx([0.125, 0.75, 0.125], abs=0.01)
+
+
+@pytest.mark.parametrize("allowed", [False, True])
+def test_where_products_may_be_shortened_their_noise_is_that_of_shortened_ones(allowed, monkeypatch):
+    """A device that shortens factors is faked; what it errs by is computed here."""
+    monkeypatch.setattr(noise_module, "SHORTENING", ("cpu",))
+    monkeypatch.setattr(torchapi, "allows_tf32", lambda operation: allowed)
+    left, right = random(64, 256), random(256, 64, seed=1)
+    exact = left.double() @ right.double()
+
+    def shortened(values):
+        bits = values.view(torch.int32)
+        return ((bits + (1 << 12)) & ~((1 << 13) - 1)).view(torch.float32)
+
+    error = (shortened(left).double() @ shortened(right).double() - exact).square().mean().sqrt()
+    with make():
+        moved = left @ right
+    spread = (moved.double() - exact).square().mean().sqrt()
+
+    if allowed:
+        assert 0.5 < float(spread / error) < 2.0
+    else:
+        assert float(spread / error) < 0.05
+
+
+def test_how_products_are_shortened_is_known_however_it_was_said():
+    before = torch.backends.cuda.matmul.fp32_precision
+    try:
+        torch.backends.cuda.matmul.fp32_precision = "tf32"
+        assert torchapi.allows_tf32("mm")
+        assert torchapi.device_numerics()["tf32_products"]
+    finally:
+        torch.backends.cuda.matmul.fp32_precision = before

@@ -13,6 +13,8 @@ from collections.abc import Callable, Hashable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
+import torch
+
 from torchparity import torchapi
 from torchparity.diagnosis.halving import fewest
 from torchparity.diagnosis.steps import JOB, read_steps
@@ -231,7 +233,7 @@ class Inquiry:
 
     def switched(self) -> tuple[Switch, Trial] | None:
         """Return a setting that makes the failure go away, and the run that shows it."""
-        switches = list(usable(dict(self.case.recipe.config)))
+        switches = list(usable(dict(self.case.recipe.config), torch.device(self.case.device).type))
 
         def turn(chosen: list[Switch]) -> Trial:
             config = {switch.key: switch.value for switch in chosen}

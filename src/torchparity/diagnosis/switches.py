@@ -41,15 +41,29 @@ SWITCHES = (
     Switch("inductor.fallback_random", True, "random numbers of its own"),
     Switch("inductor.triton.cudagraphs", False, "CUDA graphs"),
     Switch("inductor.triton.persistent_reductions", False, "persistent reductions"),
+    Switch("inductor.triton.cooperative_reductions", False, "cooperative reductions"),
+    Switch("inductor.triton.autotune_pointwise", False, "the choice of block sizes"),
+    Switch("inductor.triton.max_tiles", 1, "blocks of several dimensions"),
+    Switch("inductor.triton.multi_kernel", 0, "several kernels for one reduction"),
+    Switch("inductor.triton.codegen_upcast_to_fp32", False, "higher precision inside kernels"),
+    Switch("inductor.coordinate_descent_tuning", False, "coordinate descent over block sizes and warps"),
+    Switch("inductor.max_autotune", False, "the choice of kernels by time"),
+    Switch("inductor.max_autotune_gemm", False, "the choice of matrix products by time"),
+    Switch("inductor.max_autotune_pointwise", False, "the choice of pointwise kernels by time"),
+    Switch("inductor.combo_kernels", False, "kernels put together side by side"),
+    Switch("inductor.benchmark_fusion", False, "fusion by time"),
     Switch("inductor.freezing", False, "frozen weights"),
     Switch("functorch.cse", False, "common subexpressions"),
 )
 
 
-def usable(config: dict[str, Any]) -> Iterator[Switch]:
-    """Yield the switches that this torch knows, and that would change something."""
+def usable(config: dict[str, Any], device: str = "cpu") -> Iterator[Switch]:
+    """Yield the switches that this torch knows, and that would change something in code for a device."""
+    others = "inductor.triton." if device == "cpu" else "inductor.cpp."
     for switch in SWITCHES:
         area, name = switch.key.split(".", 1)
+        if switch.key.startswith(others):
+            continue
         current: Any = torchapi.config_module(area)
         for part in name.split("."):
             current = getattr(current, part, MISSING)

@@ -35,6 +35,7 @@ TOLD = ("mode", "options", "config")
 UNKNOWN_ON_ERROR = '''
 import os
 
+
 def no_answer(kind, error, trace):
     """An error outside the judgement (a module that is not here) is no verdict: exit code 125."""
     traceback.print_exception(kind, error, trace)

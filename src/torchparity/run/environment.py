@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from torchparity import torchapi
 from torchparity.version import __version__
 
 
@@ -23,6 +24,7 @@ def environment(device: torch.device) -> dict[str, Any]:
     if device.type == "cuda":
         facts["gpu"] = torch.cuda.get_device_properties(device).name
         facts["cuda"] = torch.version.cuda
+        facts |= torchapi.device_numerics()
     else:
         facts["cpu"] = torch.backends.cpu.get_cpu_capability()
     return facts

@@ -41,6 +41,10 @@ EQUAL_SHARE = 0.08
 CORNER = 16
 # Matrix products are added up in blocks, on every device.
 BLOCKED = 64
+# Where a GPU may shorten the factors of a product to 11 bits (TF32), each errs by 2^-11 / sqrt(3), root mean square:
+# both together by so many halves of a float32 unit.
+SHORTENED = 0.82 * 2.0**13
+SHORTENING = ("cuda",)
 # Functions that torch's own vector code approximates by a polynomial whose error, 1.5e-7, is one of a result near 1
 # (Abramowitz and Stegun 7.1.26); a result near 0 has it too.
 APPROXIMATED = ("erf",)
@@ -159,6 +163,9 @@ class Noise(Watch):
             return
         count = terms(traits, inputs, target)
         size = 1.0 + math.log2(count) / 4
+        if traits.contraction and target.device.type in SHORTENING and torchapi.allows_tf32(traits.name):
+            self.perturb(target, size, chain=SHORTENED if target.dtype == torch.float32 else None)
+            return
         if count < SHORTEST_CHAIN:
             self.perturb(target, size)
             return

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import time
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -84,6 +85,29 @@ def failed_assertion(output: str) -> tuple[str, str]:
 def is_distributed() -> bool:
     """Tell whether this process is one of several that compute together."""
     return torch.distributed.is_available() and torch.distributed.is_initialized()
+
+
+def allows_tf32(operation: str) -> bool:
+    """Tell whether torch may shorten float32 factors to 11 bits in matrix products, or in convolutions."""
+    module: Any = torch.backends.cudnn if "conv" in operation else torch.backends.cuda.matmul
+    try:
+        return bool(module.allow_tf32)
+    except RuntimeError:  # It was said in the newer way, and torch answers only in that one then.
+        newer = getattr(module, "conv", module)
+        return bool(newer.fp32_precision == "tf32")
+
+
+def device_numerics() -> dict[str, bool]:
+    """Return the settings that decide how a GPU rounds."""
+    products = torch.backends.cuda.matmul
+    return {
+        "tf32_products": allows_tf32("mm"),
+        "tf32_convolutions": allows_tf32("convolution"),
+        "fp16_reduced_sums": bool(products.allow_fp16_reduced_precision_reduction),
+        "bf16_reduced_sums": bool(products.allow_bf16_reduced_precision_reduction),
+        "cudnn_benchmark": bool(torch.backends.cudnn.benchmark),
+        "deterministic": torch.are_deterministic_algorithms_enabled(),
+    }
 
 
 def has_gpu() -> bool:
