@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 DEV := $(VENV)/.installed-dev
 
 .PHONY: demo test test-all browser lint types docs check bench-oracle bench-cases bench-minify bench-diagnosis \
-	bench-diagnose bench-power clean
+	bench-diagnose bench-power bench-cuda test-cuda clean
 
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -26,6 +26,9 @@ test: $(DEV) browser  ## the tests, without the slow ones
 
 test-all: $(DEV) browser  ## every test
 	$(BIN)/python -m pytest -n 2 -m ''
+
+test-cuda: $(DEV)  ## what needs a GPU
+	$(BIN)/python -m pytest -m cuda
 
 browser:  # The page is tested in a real one; where it cannot be installed, these tests say so and are skipped.
 	@command -v chromium >/dev/null || command -v google-chrome >/dev/null || { \
@@ -49,6 +52,9 @@ bench-oracle: $(DEV)  ## ours, stock and assert_close, in one run
 
 bench-power: $(DEV)  ## what can be seen in half precision at all, and what is seen
 	$(BIN)/python -m benchmarks.power
+
+bench-cuda: $(DEV)  ## what a check costs on a GPU, and what it says of kernels that take the device along
+	$(BIN)/python -m benchmarks.cuda
 
 bench-cases: $(DEV)  ## what cases cost, as ratios
 	$(BIN)/python -m benchmarks.cases

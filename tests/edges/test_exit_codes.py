@@ -248,8 +248,9 @@ def test_an_interrupt_is_told_from_the_first_instant(folder: Path, moment: float
     if process.returncode == 0:  # It was done before.
         assert out.startswith("SAME")
         return
-    assert process.returncode == 130, err
-    assert "Traceback" not in err or moment < 0.1  # Python itself may still be starting.
+    starting = moment < 0.1  # Python itself may still be, and then dies of the signal.
+    assert process.returncode == 130 or (starting and process.returncode == -signal.SIGINT), err
+    assert "Traceback" not in err or starting
 
 
 def test_usage_errors_and_show_do_without_torch(folder: Path) -> None:
