@@ -55,6 +55,10 @@ def of(forward: Callable[..., Any], *args: Any, **parts: Any) -> Callable[[], Ma
     return lambda: (Of(forward, **{name: made() for name, made in parts.items()}), tuple(made() for made in args))
 
 
+def jagged() -> torch.Tensor:
+    return torch.nested.nested_tensor([x(2, 4), x(3, 4)], layout=torch.jagged)
+
+
 def linear() -> nn.Module:
     return nn.Linear(4, 4)
 
@@ -218,6 +222,12 @@ PEOPLE: dict[str, Person] = {
     "sparse times dense": Person(
         of(lambda self, value: torch.sparse.mm(value, self.inner.weight), lambda: x(3, 4).to_sparse(), inner=linear),
         options={"allow_eager": True},
+    ),
+    "nested, jagged": Person(
+        of(lambda self, value: self.inner(value).relu() * 2 + 0.25, jagged, inner=linear),
+    ),
+    "nested, and back": Person(
+        of(lambda self, value: torch.nested.to_padded_tensor(self.inner(value).tanh(), 0.5), jagged, inner=linear),
     ),
     "complex": Person(of(lambda self, value: torch.fft.fft(value).abs() + 1, given)),
     "complex parameters": Person(
