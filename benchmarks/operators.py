@@ -128,7 +128,7 @@ def run(options: argparse.Namespace) -> list[dict[str, Any]]:
                         submit([name])
                     continue
                 else:
-                    how = [outcome.ending.value, str(outcome.error)[:200]]
+                    how = [f"{outcome.ending.value} {outcome.signal or ''}".strip(), outcome.output[-200:]]
                     answers = [{"name": asked[0], "status": "died", "reasons": how}]
                 for answer in answers:
                     rows.append({"dtype": dtype, **answer})

@@ -105,3 +105,11 @@ def test_results_are_moved_as_far(dtype, chain, amplitude, monkeypatch):
     assert moved["fast"][0] == pytest.approx(moved["plain"][0], rel=0.03)
     assert moved["fast"][1] == pytest.approx(moved["plain"][1], rel=0.03)
     assert abs(moved["fast"][2]) < 5 * moved["fast"][0] / 100_000**0.5
+
+
+def test_they_are_tried_out_before_they_are_used(monkeypatch):
+    from torchparity.compare import kernels as of_leaves
+    from torchparity.run import kernels as of_noise
+
+    for kernels in (of_leaves, of_noise):
+        kernels.try_out(torch.device(DEVICE))

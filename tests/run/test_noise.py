@@ -1,11 +1,13 @@
 """Rounding noise: what is exact stays, what is rounded moves by its last bits, and runs can be repeated."""
 
+import importlib
 import math
 
 import pytest
 import torch
 
 from torchparity import torchapi
+from torchparity.compare import statistics
 from torchparity.run import noise as noise_module
 from torchparity.run.noise import BITS, Noise, NoiseBank
 
@@ -399,3 +401,21 @@ def test_how_products_are_shortened_is_known_however_it_was_said():
         assert torchapi.device_numerics()["tf32_products"]
     finally:
         torch.backends.cuda.matmul.fp32_precision = before
+
+
+@pytest.mark.parametrize("find", [noise_module.noise_kernels, statistics.leaf_kernels], ids=["noise", "leaves"])
+@pytest.mark.parametrize("broken", ["missing", "cannot compile"])
+def test_without_a_triton_that_works_the_plain_form_is_used(find, broken, monkeypatch):
+    class Module:
+        @staticmethod
+        def try_out(device):
+            raise RuntimeError("Failed to find C compiler")
+
+    def imported(name):
+        if broken == "missing":
+            raise ImportError(name)
+        return Module
+
+    monkeypatch.setattr(importlib, "import_module", imported)
+    assert find.__wrapped__("cuda") is None
+    assert find.__wrapped__("cpu") is None

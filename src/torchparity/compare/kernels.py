@@ -317,6 +317,11 @@ def judge(
     )
 
 
+def try_out(device: torch.device) -> None:
+    """Raise where nothing can be compiled for a device: Triton wants a C compiler besides."""
+    begin(torch.ones(2, 2, device=device), None, 0.0)
+
+
 def near(values: torch.Tensor) -> float:
     """Return a power of two somewhere near the size of what there is, by a few of it."""
     few = values[:: max(1, values.shape[0] // 32), :: max(1, values.shape[1] // 32)]

@@ -39,10 +39,14 @@ PROFILE_TERMS = 16
 @functools.cache
 def leaf_kernels(kind: str) -> Any:
     """Return the same in one pass over memory, for devices that Triton knows; None where it is not to be had."""
-    try:
-        return importlib.import_module("torchparity.compare.kernels") if kind == "cuda" else None
-    except ImportError:
+    if kind != "cuda":
         return None
+    try:
+        kernels = importlib.import_module("torchparity.compare.kernels")
+        kernels.try_out(torch.device(kind))
+    except Exception:  # noqa: BLE001 - no Triton, or one that cannot compile here: the plain form does the same
+        return None
+    return kernels
 
 
 class FloatBaseline:

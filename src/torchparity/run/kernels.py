@@ -99,3 +99,8 @@ def move(
         values, count, seed, mask, steps, *within, energy, chain if chain is not None else values, typical or 0.0,
         INTEGER=INTEGERS[values.dtype], CHAIN=chain is not None, MEASURED=measured, BLOCK=BLOCK,
     )  # fmt: skip
+
+
+def try_out(device: torch.device) -> None:
+    """Raise where nothing can be compiled for a device: Triton wants a C compiler besides."""
+    move(torch.ones(2, device=device), seed=1, mask=1, steps=1, within=(-1.0, 2.0), chain=None, typical=None)
