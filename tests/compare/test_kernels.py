@@ -82,11 +82,15 @@ def test_what_is_not_finite_is_left_to_the_plain_form(dtype, monkeypatch):
 
 
 @pytest.mark.parametrize("amplitude", [1.0, 4.0])
-@pytest.mark.parametrize("chain", [None, 3.0])
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize(
+    ("dtype", "chain"),
+    [
+        *((dtype, None) for dtype in (torch.float64, torch.float32, torch.bfloat16, torch.float16)),
+        *((dtype, 3.0) for dtype in (torch.float64, torch.float32)),  # Sums of 16-bit floats are kept in 32 bits.
+    ],
+    ids=str,
+)
 def test_results_are_moved_as_far(dtype, chain, amplitude, monkeypatch):
-    if chain is not None and dtype.itemsize == 2:
-        pytest.skip("sums of 16-bit floats are kept in 32 bits")
     from torchparity.run import kernels
 
     exact = torch.tensor([0.0, 1.0, -2.0, float("inf"), float("-inf"), float("nan")])
@@ -107,7 +111,7 @@ def test_results_are_moved_as_far(dtype, chain, amplitude, monkeypatch):
     assert abs(moved["fast"][2]) < 5 * moved["fast"][0] / 100_000**0.5
 
 
-def test_they_are_tried_out_before_they_are_used(monkeypatch):
+def test_they_can_be_tried_out():
     from torchparity.compare import kernels as of_leaves
     from torchparity.run import kernels as of_noise
 

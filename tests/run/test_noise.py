@@ -7,7 +7,6 @@ import pytest
 import torch
 
 from torchparity import torchapi
-from torchparity.compare import statistics
 from torchparity.run import noise as noise_module
 from torchparity.run.noise import BITS, Noise, NoiseBank
 
@@ -403,9 +402,8 @@ def test_how_products_are_shortened_is_known_however_it_was_said():
         torch.backends.cuda.matmul.fp32_precision = before
 
 
-@pytest.mark.parametrize("find", [noise_module.noise_kernels, statistics.leaf_kernels], ids=["noise", "leaves"])
 @pytest.mark.parametrize("broken", ["missing", "cannot compile"])
-def test_without_a_triton_that_works_the_plain_form_is_used(find, broken, monkeypatch):
+def test_without_a_triton_that_works_the_plain_form_is_used(broken, monkeypatch):
     class Module:
         @staticmethod
         def try_out(device):
@@ -417,5 +415,5 @@ def test_without_a_triton_that_works_the_plain_form_is_used(find, broken, monkey
         return Module
 
     monkeypatch.setattr(importlib, "import_module", imported)
-    assert find.__wrapped__("cuda") is None
-    assert find.__wrapped__("cpu") is None
+    assert torchapi.working_kernels.__wrapped__("cuda", "kernels") is None
+    assert torchapi.working_kernels.__wrapped__("cpu", "kernels") is None

@@ -130,13 +130,8 @@ def run() -> int:
 
         code = command()
     except BaseException as error:  # noqa: BLE001 - whatever it is, it is told, and is no answer
-        if not INTERRUPTS and not isinstance(error, KeyboardInterrupt):
-            return failed(error)
-        code = NO_ANSWER
-    else:
-        if not INTERRUPTS:
-            return code
-    return code if code == INTERRUPTED else interrupted()
+        return interrupted() if INTERRUPTS or isinstance(error, KeyboardInterrupt) else failed(error)
+    return interrupted() if INTERRUPTS and code != INTERRUPTED else code
 
 
 def heed_interrupts() -> None:

@@ -16,12 +16,12 @@ from __future__ import annotations
 
 import copy
 import functools
-import importlib
 import math
 from typing import Any
 
 import torch
 
+from torchparity import torchapi
 from torchparity.compare.matrices import Shape2d, Sums, as_real, matrix, working_dtype
 
 # Share of the leaf's mean noise variance that every element is granted whatever its surroundings say.
@@ -36,17 +36,9 @@ AT_ONCE = (torch.float32, torch.bfloat16, torch.float16)
 PROFILE_TERMS = 16
 
 
-@functools.cache
 def leaf_kernels(kind: str) -> Any:
     """Return the same in one pass over memory, for devices that Triton knows; None where it is not to be had."""
-    if kind != "cuda":
-        return None
-    try:
-        kernels = importlib.import_module("torchparity.compare.kernels")
-        kernels.try_out(torch.device(kind))
-    except Exception:  # noqa: BLE001 - no Triton, or one that cannot compile here: the plain form does the same
-        return None
-    return kernels
+    return torchapi.working_kernels(kind, "torchparity.compare.kernels")
 
 
 class FloatBaseline:

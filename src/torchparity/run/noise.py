@@ -12,8 +12,6 @@ business to round them. Random integers are drawn once and used from random offs
 
 from __future__ import annotations
 
-import functools
-import importlib
 import math
 import random
 from collections.abc import Callable, Sequence
@@ -59,17 +57,9 @@ BITS = {
 }
 
 
-@functools.cache
 def noise_kernels(kind: str) -> Any:
     """Return the same in one pass over memory, for devices that Triton knows; None where it is not to be had."""
-    if kind != "cuda":
-        return None
-    try:
-        kernels = importlib.import_module("torchparity.run.kernels")
-        kernels.try_out(torch.device(kind))
-    except Exception:  # noqa: BLE001 - no Triton, or one that cannot compile here: the plain form does the same
-        return None
-    return kernels
+    return torchapi.working_kernels(kind, "torchparity.run.kernels")
 
 
 class NoiseBank:

@@ -28,7 +28,7 @@ from torchparity.run.collect import (
     output_leaves,
     state_leaves,
 )
-from torchparity.run.loss import scalar_loss, tangents_of
+from torchparity.run.loss import drawn_tangents, scalar_loss, tangents_of
 from torchparity.run.plan import Plan
 from torchparity.run.reference import NeedsPlainKernels
 from torchparity.run.state import CallInputs, ModelState, RandomState
@@ -74,6 +74,7 @@ class Runner:
 
     def release(self) -> None:
         """Leave the model and every random generator as they were found, unless they lie on a device that is lost."""
+        drawn_tangents.cache_clear()
         if self.lost:
             return
         self.state.release()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import importlib
 import re
 import time
 from pathlib import Path
@@ -108,6 +110,19 @@ def device_numerics() -> dict[str, bool]:
         "cudnn_benchmark": bool(torch.backends.cudnn.benchmark),
         "deterministic": torch.are_deterministic_algorithms_enabled(),
     }
+
+
+@functools.cache
+def working_kernels(kind: str, module: str) -> Any:
+    """Return a module of Triton kernels for a kind of device; None where there is no Triton, or none that works."""
+    if kind != "cuda":
+        return None
+    try:
+        kernels = importlib.import_module(module)
+        kernels.try_out(torch.device(kind))
+    except Exception:  # noqa: BLE001 - it may lack a compiler, a driver, anything: the plain form does the same
+        return None
+    return kernels
 
 
 def has_gpu() -> bool:
