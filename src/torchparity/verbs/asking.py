@@ -7,7 +7,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from torchparity.errors import TargetError
 from torchparity.run.subject import Subject
+from torchparity.run.target import Target
 from torchparity.workers.outcome import Limits
 from torchparity.workers.pool import Pool
 
@@ -17,13 +19,20 @@ ONE_GRAPH = Limits(seconds=600.0)
 
 
 def subject_of(
-    model: Callable[..., Any] | Subject,
+    model: Callable[..., Any] | Subject | str,
     args: Sequence[Any] = (),
     kwargs: Mapping[str, Any] | None = None,
     input_sets: Sequence[Any] = (),
 ) -> Subject:
-    """Return the subject that the arguments of a verb make, or the one that was given."""
+    """Return the subject that the arguments of a verb make, the one that was given, or the one that a text names."""
+    if isinstance(model, str):
+        model = Target(model).load()
     subject = model if isinstance(model, Subject) else Subject(model, args, dict(kwargs or {}))
+    if not callable(subject.model):
+        raise TargetError(
+            f"a {type(subject.model).__name__} is not a model: it cannot be called",
+            hint="give a module or a function with its inputs, or the name of a target: 'file.py:name'",
+        )
     return replace(subject, input_sets=tuple(input_sets)) if input_sets else subject
 
 

@@ -27,7 +27,7 @@ class CaptureWarning(UserWarning):
 
 
 def capture(
-    model: Callable[..., Any] | Subject,
+    model: Callable[..., Any] | Subject | str,
     args: Sequence[Any] = (),
     kwargs: Mapping[str, Any] | None = None,
     *,

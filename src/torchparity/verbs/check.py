@@ -19,7 +19,7 @@ from torchparity.verbs.asking import subject_of
 
 
 def check(
-    model: Callable[..., Any] | Subject,
+    model: Callable[..., Any] | Subject | str,
     args: Sequence[Any] = (),
     kwargs: Mapping[str, Any] | None = None,
     *,
@@ -47,7 +47,7 @@ def oracle_for(subject: Subject, request: Request, *, progress: ProgressCallback
 
 
 def assert_parity(
-    model: Callable[..., Any] | Subject,
+    model: Callable[..., Any] | Subject | str,
     args: Sequence[Any] = (),
     kwargs: Mapping[str, Any] | None = None,
     *,

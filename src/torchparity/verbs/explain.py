@@ -15,7 +15,7 @@ from torchparity.verbs.asking import subject_of
 
 
 def explain(
-    model: Callable[..., Any] | Subject,
+    model: Callable[..., Any] | Subject | str,
     args: Sequence[Any] = (),
     kwargs: Mapping[str, Any] | None = None,
     *,

@@ -174,7 +174,7 @@ def find(
 
 
 def find_failing(
-    model: Callable[..., Any] | Subject | Target,
+    model: Callable[..., Any] | Subject | Target | str,
     args: Sequence[Any] = (),
     kwargs: Mapping[str, Any] | None = None,
     *,

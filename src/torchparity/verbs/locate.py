@@ -20,7 +20,7 @@ from torchparity.verbs.failing import find
 from torchparity.workers.outcome import Limits
 from torchparity.workers.pool import Pool, default_workers
 
-What = Case | Target | Subject | Callable[..., Any]
+What = Case | Target | Subject | Callable[..., Any] | str
 
 
 @contextlib.contextmanager

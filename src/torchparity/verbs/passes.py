@@ -17,7 +17,7 @@ from torchparity.verbs.asking import subject_of
 
 
 def check_passes(
-    model: Callable[..., Any] | Subject,
+    model: Callable[..., Any] | Subject | str,
     args: Sequence[Any] = (),
     kwargs: Mapping[str, Any] | None = None,
     *,
