@@ -52,7 +52,63 @@ def test_what_is_right_is_run_as_often():
     verdict = check(torch.sin, (torch.randn(5),), backend=wrong_from(99))
 
     assert verdict.status is Status.SAME
-    assert sum(run.name.startswith("backend") for run in verdict.runs) == oracle.RECORDED + oracle.REPLAYS
+    on_other_data = 2
+    assert (
+        sum(run.name.startswith("backend") for run in verdict.runs) == oracle.RECORDED + oracle.REPLAYS + on_other_data
+    )
+
+
+def recorded(*, inputs_by: str, parameters_by: str) -> Any:
+    """Return a backend that records what it is given at its second call, by value or by address, and replays that."""
+
+    def backend(graph_module: Any, inputs: list[Any]) -> Any:
+        calls = itertools.count(1)
+        kept: dict[int, Any] = {}
+
+        def run(*args: Any) -> Any:
+            if next(calls) == oracle.RECORDED:
+                for place, value in enumerate(args):
+                    by = parameters_by if isinstance(value, torch.nn.Parameter) else inputs_by
+                    kept[place] = value.detach().clone() if by == "value" else value if by == "address" else None
+            return graph_module(
+                *(value if kept.get(place) is None else kept[place] for place, value in enumerate(args))
+            )
+
+        return run
+
+    return backend
+
+
+@pytest.mark.parametrize("stale", ["inputs_by", "parameters_by"])
+def test_what_was_recorded_by_value_is_found_on_other_data(stale):
+    how = {"inputs_by": "nothing", "parameters_by": "nothing", stale: "value"}
+    model = torch.nn.Linear(5, 3)
+    before = [parameter.detach().clone() for parameter in model.parameters()]
+    verdict = check(model, (torch.randn(2, 5),), backend=recorded(**how))
+
+    assert verdict.status is Status.DIFFERS
+    assert verdict.reasons[0].startswith("replayed with other inputs and updated parameters")
+    assert all(torch.equal(*pair) for pair in zip(before, model.parameters(), strict=True))
+
+
+def test_what_was_recorded_by_an_inputs_address_is_found():
+    verdict = check(
+        torch.nn.Linear(5, 3), (torch.randn(2, 5),), backend=recorded(inputs_by="address", parameters_by="nothing")
+    )
+    assert verdict.status is Status.DIFFERS
+
+
+def test_parameters_stay_where_they_are():
+    verdict = check(
+        torch.nn.Linear(5, 3), (torch.randn(2, 5),), backend=recorded(inputs_by="nothing", parameters_by="address")
+    )
+    assert verdict.status is Status.SAME, verdict.reasons
+
+
+def test_masks_and_infinities_stay_what_they_are():
+    mask = torch.full((4, 4), float("-inf")).triu(1)
+    verdict = check(lambda x, mask: torch.softmax(x + mask, -1), (torch.randn(4, 4), mask), backend="aot_eager")
+    assert verdict.status is Status.SAME, verdict.reasons
 
 
 @pytest.mark.parametrize(

@@ -20,6 +20,7 @@ from typing import Any
 
 import torch
 
+from torchparity import torchapi
 from torchparity.compare.expectation import Comparison, compare_all
 from torchparity.compare.leaves import Leaf
 from torchparity.compilers.candidates import Candidate, replays
@@ -28,6 +29,9 @@ from torchparity.judge import reasons
 from torchparity.judge.appeals import FAR_BELOW, Appeals, CandidateRun, drew_alike
 from torchparity.judge.coverage import Coverage
 from torchparity.judge.ground import Ground, kept
+from torchparity.judge.holding import Held
+from torchparity.judge.memory import look_at_memory
+from torchparity.judge.otherwise import judge_exactly, judge_replays
 from torchparity.judge.pooled import Pooled, report_of
 from torchparity.judge.settings import Settings
 from torchparity.records import (
@@ -44,7 +48,6 @@ from torchparity.records import (
     Verdict,
 )
 from torchparity.run.environment import environment
-from torchparity.run.exact_data import with_exact_data
 from torchparity.run.plan import Plan
 from torchparity.run.subject import Subject
 
@@ -69,6 +72,7 @@ class Oracle:
         self.extent: Extent | None = None
         self.nothing_compiled = False
         self.built: Callable[..., Any] | None = None
+        self.held = Held()
         self.started = time.perf_counter()
 
     # --- the whole -------------------------------------------------------------------------------
@@ -77,41 +81,28 @@ class Oracle:
         """Return the verdict, and leave the model as it was found."""
         try:
             with torch.enable_grad():
-                verdict = self._judge()
-                if self.settings.exact and verdict.status is not Status.DIFFERS and self.built is not None:
-                    verdict = self._judge_exactly(verdict)
+                verdict = self.judge_once()
+                if self._may_look_again(verdict) and self.replaying and not torchapi.is_distributed():
+                    verdict = judge_replays(self, verdict)
+                if self._may_look_again(verdict) and self.settings.exact:
+                    verdict = judge_exactly(self, verdict)
                 return verdict
         finally:
             if not self.ground.runner.lost:
                 self.candidate.release()
                 self.ground.runner.release()
 
-    def _judge_exactly(self, verdict: Verdict) -> Verdict:
-        """Run everything once more on exact data: what stays exact there is compared without any tolerance."""
-        self.ground.runner.release()
-        with with_exact_data(self.subject, self.plan.seed) as subject:
-            settings = replace(self.settings, exact=False, on_exact_data=True, allow_eager=True)
-            again = Oracle(subject, self.plan, self.candidate, settings)
-            again.built = self.built
-            try:
-                found = again._judge()
-            finally:
-                again.ground.runner.release()
-        exact = [leaf for leaf in found.leaves if leaf.exact]
-        note = reasons.exact_leaves(len(exact), len(found.leaves))
-        if found.status is Status.DIFFERS:
-            why = (reasons.on_exact_data(), *found.reasons, note)
-            verdict = replace(found, reasons=why, recipe=verdict.recipe, compiled=verdict.compiled)
-        else:
-            verdict = replace(verdict, reasons=(*verdict.reasons, note))
-        return replace(
-            verdict,
-            runs=(*self.ground.records, *found.runs),
-            exact=tuple(leaf.path for leaf in exact),
-            seconds=time.perf_counter() - self.started,
-        )
+    def _may_look_again(self, verdict: Verdict) -> bool:
+        return verdict.status is not Status.DIFFERS and self.built is not None
 
-    def _judge(self) -> Verdict:
+    @property
+    def replaying(self) -> bool:
+        """Whether the candidate is recorded, and replayed from then on."""
+        on_device = self.ground.runner.device.type in REPLAYING_DEVICES
+        return on_device and replays(self.candidate.facts()) and not self.settings.on_other_data
+
+    def judge_once(self) -> Verdict:
+        """Return the verdict on the data that there are."""
         failure = self.ground.prepare()
         if self.ground.raises:
             return self._judge_failing_model(failure)
@@ -128,6 +119,8 @@ class Oracle:
             if self._drew_others(candidates) and told is not self.candidate:
                 self.candidate, self.built = told, None
                 candidates = self._run_candidates()
+            if candidates[-1].failure is None:
+                look_at_memory(self, candidates)
             return self._decide(candidates)
 
     def _drew_others(self, candidates: list[CandidateRun]) -> bool:
@@ -220,12 +213,13 @@ class Oracle:
         refused = self._build()
         if refused is not None:  # Told of eager's random numbers, it refuses what it took before.
             raise refused
-        candidate: Callable[..., Any] = self.built  # type: ignore[assignment]
+        candidate = self._built
         found: list[CandidateRun] = []
         with self.candidate.active():
             wanted = self.settings.candidate_runs
-            if self.ground.runner.device.type in REPLAYING_DEVICES and replays(self.candidate.facts()):
+            if self.replaying:
                 wanted = max(wanted, RECORDED + REPLAYS)
+                self.ground.runner.hold_inputs = True
             while len(found) < wanted:
                 found.append(self._run_compiled(candidate, f"{self.candidate.name} {len(found) + 1}"))
                 if found[-1].lost:
@@ -236,6 +230,11 @@ class Oracle:
         self._measure()
         return found
 
+    @property
+    def _built(self) -> Callable[..., Any]:
+        assert self.built is not None
+        return self.built
+
     def _run_compiled(self, candidate: Callable[..., Any], name: str) -> CandidateRun:
         self.ground.announce(name, candidate=True)
         self.coverage.begin()
@@ -243,6 +242,7 @@ class Oracle:
         suspects: dict[str, Leaf] = {}
 
         def consume(leaf: Leaf) -> None:
+            self.held.hear(leaf)
             self.ground.own(leaf.path, lambda: judge(leaf))
 
         def judge(leaf: Leaf) -> None:

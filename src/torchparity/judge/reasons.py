@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from torchparity.records import Failure, GraphDifference
 
@@ -147,6 +147,23 @@ def other_random_numbers(backend: str, paths: Iterable[str]) -> str:
 def only_replayed() -> str:
     """Say that the candidate is wrong from its third run on, when what was recorded is replayed."""
     return "it differs only when it is replayed: the runs that warm up and record are right (CUDA graphs)"
+
+
+def on_other_data() -> str:
+    """Say that only data show it which the candidate was not recorded with."""
+    return "replayed with other inputs and updated parameters, the compiled model gives other numbers (CUDA graphs)"
+
+
+def given_out_again(path: str, other: str) -> str:
+    """Say that a later call writes over what an earlier one returned."""
+    whose = "itself" if path == other else other
+    return f"its memory is that of {whose} of the call before: what a caller still holds is written over"
+
+
+def out_of_bounds(paths: Sequence[str], detail: str) -> str:
+    """Say that the candidate writes where it must not."""
+    rest = f", and beside {len(paths) - 1} more" if len(paths) > 1 else ""
+    return f"the compiled model writes outside {paths[0].removeprefix('bounds.')}: {detail}{rest}"
 
 
 def flaky(times: int, runs: int) -> str:

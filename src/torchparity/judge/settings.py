@@ -28,6 +28,8 @@ class Settings:
     exact: bool = False
     # Whether the data are exact already, so that it is worth to follow what stays exact.
     on_exact_data: bool = False
+    # Whether the data are others than those with which the candidate was recorded.
+    on_other_data: bool = False
     progress: ProgressCallback | None = None
     # Where other ranks run the same model: how often must all of them run it, and how did a run end?
     agree: Callable[[str, int], int] = alone

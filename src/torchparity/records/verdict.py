@@ -37,6 +37,7 @@ class Kind(enum.Enum):
     CRASHES = "crashes"
     RAISES = "raises"
     ACCEPTS_INVALID = "accepts_invalid"
+    OUT_OF_BOUNDS = "out_of_bounds"
     STRUCTURE = "structure"
     DTYPE = "dtype"
     SHAPE = "shape"
@@ -61,7 +62,7 @@ class Severity(enum.Enum):
     WRONG       values are wrong
     NONFINITE   NaN or Inf stands where it should not, or does not where it should
     STRUCTURE   another type, dtype, shape, or a leaf that is missing
-    FAILS       the compiled model raises, crashes, or returns where the model itself raises
+    FAILS       the compiled model raises, crashes, writes outside its memory, or returns where the model itself raises
     """
 
     NONE = "none"
@@ -87,7 +88,7 @@ SEVERITY_OF = {
     **dict.fromkeys((Kind.INTEGER, Kind.OBJECT, Kind.VALUE, Kind.BIAS, Kind.MUTATION), Severity.WRONG),
     Kind.NONFINITE: Severity.NONFINITE,
     **dict.fromkeys((Kind.STRUCTURE, Kind.DTYPE, Kind.SHAPE, Kind.DEVICE, Kind.LAYOUT), Severity.STRUCTURE),
-    **dict.fromkeys((Kind.CRASHES, Kind.RAISES, Kind.ACCEPTS_INVALID), Severity.FAILS),
+    **dict.fromkeys((Kind.CRASHES, Kind.RAISES, Kind.ACCEPTS_INVALID, Kind.OUT_OF_BOUNDS), Severity.FAILS),
 }
 
 

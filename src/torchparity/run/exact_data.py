@@ -3,17 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import copy
 import math
-from collections.abc import Iterator
-from dataclasses import replace
-from typing import Any
 
 import torch
 
-from torchparity import torchapi
-from torchparity.compare.leaves import walk
-from torchparity.run.state import ModelState
+from torchparity.run.other_data import changeable, with_data
 from torchparity.run.subject import Subject
 
 # About so many terms of a sum are not zero.
@@ -22,45 +16,24 @@ TERMS = 8
 SMALL = 256
 
 
-@contextlib.contextmanager
-def with_exact_data(subject: Subject, seed: int) -> Iterator[Subject]:
+def with_exact_data(subject: Subject, seed: int) -> contextlib.AbstractContextManager[Subject]:
     """Yield a subject whose parameters and inputs are small integers; the model is given back as it was found."""
     generator = torch.Generator().manual_seed(seed % 2**63)
-    state = ModelState(subject.model)
-    memo: dict[int, Any] = {id(module): module for root in state.modules.values() for module in root.modules()}
-    try:
-        with torch.no_grad():
-            for _, role, tensor in state.named():
-                if fillable(tensor):
-                    tensor.copy_(exact_values(tensor, generator, positive=role == "buffer" or tensor.dim() < 2))
-            held = {id(tensor) for _, _, tensor in state.named()}
-            for _, leaf in walk(subject.calls()):
-                if isinstance(leaf, torch.Tensor) and id(leaf) not in memo:
-                    memo[id(leaf)] = leaf if id(leaf) in held or not fillable(leaf) else exact_copy(leaf, generator)
-                elif isinstance(leaf, torch.Generator):
-                    memo[id(leaf)] = leaf
-        yield replace(subject, args=(), kwargs={}, input_sets=[copy.deepcopy(call, memo) for call in subject.calls()])
-    finally:
-        state.release()
+
+    def exact(tensor: torch.Tensor, role: str) -> torch.Tensor | None:
+        scale = role == "buffer" or (role != "input" and tensor.dim() < 2)
+        return exact_values(tensor, generator, positive=scale) if fillable(tensor) else None
+
+    return with_data(subject, exact)
 
 
 def fillable(tensor: torch.Tensor) -> bool:
     """Tell whether a tensor holds floats that are not exact already."""
-    if not tensor.is_floating_point() or tensor.element_size() < 2 or not torchapi.in_memory(tensor):
-        return False
-    if tensor.numel() == 0 or torchapi.overlaps_itself(tensor):
+    if not changeable(tensor):
         return False
     values = tensor.detach()
     small = torch.isinf(values) | ((values == values.round()) & (values.abs() <= SMALL))
     return not bool(small.all())
-
-
-def exact_copy(tensor: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
-    """Return a copy of an input with exact values, laid out as it is."""
-    values = exact_values(tensor, generator, positive=False)
-    made = torch.empty_strided(tensor.size(), tensor.stride(), dtype=tensor.dtype, device=tensor.device)
-    made.copy_(values)
-    return made.requires_grad_(tensor.requires_grad)
 
 
 def exact_values(tensor: torch.Tensor, generator: torch.Generator, *, positive: bool) -> torch.Tensor:

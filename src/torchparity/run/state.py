@@ -19,6 +19,10 @@ from torchparity import torchapi
 from torchparity.compare.leaves import walk
 from torchparity.run.python_state import PythonState
 from torchparity.run.subject import loose_tensors, owned_modules
+from torchparity.run.zones import Zones, like, placeable
+
+# Bytes of parameters and buffers that may be copied to lie between red zones.
+ZONED_STATE = 2**31
 
 
 class RandomState:
@@ -107,9 +111,7 @@ class Snapshot:
         key = torchapi.storage_key(tensor)
         if key is None or key not in self.saved:
             return next((clone for held, clone in self.clones if held is tensor), None)
-        view = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
-        view.set_(self.saved[key][1], tensor.storage_offset(), tensor.size(), tensor.stride())
-        return view
+        return like(tensor, self.saved[key][1])
 
 
 class ModelState:
@@ -161,6 +163,18 @@ class ModelState:
         for root in self.modules.values():
             for module in root.modules():
                 torchapi.shard_again(module)
+
+    def lie_between(self, zones: Zones) -> None:
+        """Let parameters and buffers lie between red zones until everything is put back."""
+        moved: dict[int, torch.UntypedStorage] = {}
+        left = ZONED_STATE
+        for name, role, tensor in self.named():
+            key = torchapi.storage_key(tensor) if placeable(tensor) else None
+            if key is not None and key not in moved and tensor.untyped_storage().nbytes() <= left:
+                left -= tensor.untyped_storage().nbytes()
+                moved[key] = zones.copy(f"{role} {name}", tensor.untyped_storage())
+            if key in moved:
+                tensor.data = like(tensor, moved[key])
 
     def set_training(self, training: bool) -> None:
         """Switch every module to train or eval mode (some modules keep theirs: that is theirs to say)."""
@@ -250,19 +264,24 @@ class CallInputs:
         for generator, state in self.generators:
             generator.set_state(state)
 
-    def fresh(self, *, requires_grad: bool = False) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Return a copy of the arguments that a run may do anything to.
+    def fresh(
+        self, *, requires_grad: bool = False, zones: Zones | None = None
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Return a copy of the arguments that a run may do anything to, between red zones where there are some.
 
         Tensors that belong to the model's own state are passed through, not copied. With
         `requires_grad`, every float tensor asks for a gradient, whatever the user said.
         """
         memo: dict[int, Any] = {id(module): module for root in self.state.modules.values() for module in root.modules()}
         storages: dict[int, torch.UntypedStorage] = {}
-        for _, tensor in self.named():
+        for path, tensor in self.named():
             key = torchapi.storage_key(tensor)
             if key is not None and key in self.state.snapshot.saved:
                 memo[id(tensor)] = tensor
-            elif id(tensor) not in memo:
+                continue
+            if key is not None and key not in storages and zones is not None and placeable(tensor):
+                storages[key] = zones.copy(f"input {path.removeprefix('.')}", tensor.untyped_storage())
+            if id(tensor) not in memo:
                 memo[id(tensor)] = _clone(tensor, key, storages, requires_grad=requires_grad)
         self.restore_generators()
         memo.update({id(generator): generator for generator, _ in self.generators})
@@ -282,9 +301,7 @@ def _clone(
         return differentiable(tensor.detach().clone().requires_grad_(wanted), tensor)
     if key not in storages:
         storages[key] = tensor.untyped_storage().clone()
-    clone = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
-    clone.set_(storages[key], tensor.storage_offset(), tensor.size(), tensor.stride())
-    return differentiable(clone.requires_grad_(wanted), tensor)
+    return differentiable(like(tensor, storages[key]).requires_grad_(wanted), tensor)
 
 
 def differentiable(clone: torch.Tensor, like: torch.Tensor) -> torch.Tensor:

@@ -33,6 +33,7 @@ from torchparity.run.plan import Plan
 from torchparity.run.reference import NeedsPlainKernels
 from torchparity.run.state import CallInputs, ModelState, RandomState
 from torchparity.run.subject import Subject
+from torchparity.run.zones import Zones
 
 Consume = Callable[[Leaf], None]
 # Devices whose memory is too dear to hold every gradient of a run, and its float64 twin, until the run is over.
@@ -63,6 +64,10 @@ class Runner:
         self.calls = [CallInputs(args, kwargs, self.state) for args, kwargs in subject.calls()]
         self.device = self._device()
         self.lost = False
+        self.zones: Zones | None = None
+        # Whether the inputs of a call are held until the next has its own, so that they cannot lie at the same place.
+        self.hold_inputs = False
+        self.held_inputs: Any = None
         # How often each gradient was added to in the first run: what is whole at once can be handed on at once.
         self.additions: dict[str, int] | None = None
 
@@ -75,6 +80,7 @@ class Runner:
     def release(self) -> None:
         """Leave the model and every random generator as they were found, unless they lie on a device that is lost."""
         drawn_tangents.cache_clear()
+        self.held_inputs = None
         if self.lost:
             return
         self.state.release()
@@ -90,14 +96,19 @@ class Runner:
         mode: Callable[[], contextlib.AbstractContextManager[Any]] = contextlib.nullcontext,
         patience: float | None = None,
         early: bool = False,
+        zones: Zones | None = None,
     ) -> Ending:
         """Run every call from the saved state; an exception is an ending, not the caller's problem.
 
         A device that is still busy when `patience` is over, after all was asked of it, is taken to hang. Gradients that
-        are known to be whole at once are handed on `early`, while the backward pass goes on.
+        are known to be whole at once are handed on `early`, while the backward pass goes on. With `zones`, inputs and
+        state lie between them.
         """
         started = time.perf_counter()
         self._begin()
+        self.zones = zones
+        if zones is not None:
+            self.state.lie_between(zones)
         phase = ["forward"]
         try:
             self._run(function, consume, mode, phase, patience, early=early)
@@ -145,7 +156,8 @@ class Runner:
         optimizer = plan.optimizer(self.state.parameters()) if plan.optimizer else None
         calls = [call for _ in range(plan.steps) for call in self.calls]
         for index, call in enumerate(calls):
-            args, kwargs = call.fresh(requires_grad=plan.input_gradients)
+            args, kwargs = call.fresh(requires_grad=plan.input_gradients, zones=self.zones)
+            self.held_inputs = (args, kwargs) if self.hold_inputs else None
             prefix = f"call[{index}]." if len(calls) > 1 else ""
             inputs = input_tensors(args, kwargs)
             phase[0] = "forward"

@@ -1,0 +1,88 @@
+"""What a candidate does with memory that is not its own: it writes beside its tensors, or over what it returned."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from torchparity import torchapi
+from torchparity.compare.expectation import Comparison
+from torchparity.judge import reasons
+from torchparity.judge.appeals import CandidateRun
+from torchparity.judge.holding import Held
+from torchparity.records import Kind, LeafReport, Mismatch, Status
+from torchparity.run.zones import ZONE, Breach, Zones
+
+if TYPE_CHECKING:
+    from torchparity.judge.oracle import Oracle
+
+# Where a kernel that writes past its tensor is no crash: an allocator keeps large blocks and hands out parts of them.
+ZONED_DEVICES = ("cuda",)
+
+
+def look_at_memory(oracle: Oracle, candidates: list[CandidateRun]) -> None:
+    """Add to the reports of a candidate's runs what it does with memory."""
+    found = given_out_again(oracle, candidates[-1].comparison.reports)
+    if is_zoned(oracle):
+        found += breaches(oracle, candidates)
+    for entry in candidates:
+        entry.comparison.reports.update({report.path: report for report in found})
+
+
+def given_out_again(oracle: Oracle, reports: dict[str, LeafReport]) -> list[LeafReport]:
+    """Return the outputs whose memory the next call gives out again, where eager does not do so itself."""
+    shared = {path: other for path, other in oracle.held.shared.items() if path in reports}
+    if not shared or Kind.MUTATION in oracle.tolerance.ignore:
+        return []
+    eager = Held()
+    for _ in range(2):
+        oracle.ground.runner.run(oracle.subject.model, eager.hear)
+    return [
+        with_mismatch(reports[path], Mismatch(kind=Kind.MUTATION, detail=reasons.given_out_again(path, other)))
+        for path, other in shared.items()
+        if path not in eager.shared
+    ]
+
+
+def with_mismatch(report: LeafReport, mismatch: Mismatch) -> LeafReport:
+    """Return a report of a leaf that differs in one more way."""
+    return replace(report, status=Status.DIFFERS, mismatches=(*report.mismatches, mismatch))
+
+
+def is_zoned(oracle: Oracle) -> bool:
+    """Tell whether one more run lies between red zones; what is recorded may not lie anywhere else."""
+    settings = oracle.settings
+    on_its_own_data = not (settings.on_exact_data or settings.on_other_data)
+    on_device = oracle.ground.runner.device.type in ZONED_DEVICES and not torchapi.is_distributed()
+    ignored = Kind.OUT_OF_BOUNDS in oracle.tolerance.ignore
+    return on_device and on_its_own_data and oracle.candidate.traces and not oracle.replaying and not ignored
+
+
+def breaches(oracle: Oracle, candidates: list[CandidateRun]) -> list[LeafReport]:
+    """Run the candidate between red zones; return beside what it writes. Nothing else of that run is judged."""
+    zones, ground, built = Zones(), oracle.ground, oracle.built
+    assert built is not None
+    name = f"{oracle.candidate.name} between red zones"
+    ground.announce(name, candidate=True)
+    with oracle.candidate.active(), torchapi.allocating(zones.allocator):
+        ending = ground.runner.run(built, lambda leaf: None, patience=ground.patience, zones=zones)
+    ground.record(name, ending)
+    if ending.lost:
+        candidates.append(CandidateRun(Comparison({}), {}, ending.failure, lost=True))
+        return []
+    found = [report_of(breach) for breach in zones.breaches()]
+    if found:
+        ground.notes.insert(0, reasons.out_of_bounds([report.path for report in found], found[0].mismatches[0].detail))
+    return found
+
+
+def report_of(breach: Breach) -> LeafReport:
+    """Return a breach as a leaf that differs."""
+    sides = [
+        f"{distance} bytes {side} it{' or more' if distance == ZONE else ''}"
+        for side, distance in (("before", breach.before), ("after", breach.after))
+        if distance
+    ]
+    mismatch = Mismatch(kind=Kind.OUT_OF_BOUNDS, detail=f"a kernel writes up to {' and '.join(sides)}")
+    report = LeafReport(path=f"bounds.{breach.name}", role="memory", status=Status.SAME, dtype="", shape=())
+    return with_mismatch(report, mismatch)

@@ -1,0 +1,64 @@
+"""The same judgement on other data: what a model's own data do not show."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from torchparity.judge import reasons
+from torchparity.records import Status, Verdict
+from torchparity.run.exact_data import with_exact_data
+from torchparity.run.other_data import with_other_data
+from torchparity.run.subject import Subject
+
+if TYPE_CHECKING:
+    from torchparity.judge.oracle import Oracle
+
+
+def judge_exactly(oracle: Oracle, verdict: Verdict) -> Verdict:
+    """Run everything once more on exact data: what stays exact there is compared without any tolerance."""
+    found = judge_on(oracle, with_exact_data, exact=False, on_exact_data=True)
+    exact = [leaf for leaf in found.leaves if leaf.exact]
+    note = reasons.exact_leaves(len(exact), len(found.leaves))
+    if found.status is Status.DIFFERS:
+        verdict = taken_over(verdict, found, (reasons.on_exact_data(), *found.reasons, note))
+    else:
+        verdict = replace(verdict, reasons=(*verdict.reasons, note))
+    return replace(
+        verdict,
+        runs=(*oracle.ground.records, *found.runs),
+        exact=tuple(leaf.path for leaf in exact),
+        seconds=time.perf_counter() - oracle.started,
+    )
+
+
+def judge_replays(oracle: Oracle, verdict: Verdict) -> Verdict:
+    """Run what was recorded on data that it was not recorded with: parameters updated, inputs with other values."""
+    found = judge_on(oracle, with_other_data, exact=False, on_other_data=True)
+    if found.status is Status.DIFFERS:
+        verdict = taken_over(verdict, found, (reasons.on_other_data(), *found.reasons))
+    runs = (*oracle.ground.records, *found.runs)
+    return replace(verdict, runs=runs, seconds=time.perf_counter() - oracle.started)
+
+
+def judge_on(
+    oracle: Oracle, data: Callable[[Subject, int], contextlib.AbstractContextManager[Subject]], **changed: Any
+) -> Verdict:
+    """Judge what was built for a subject on other data."""
+    oracle.ground.runner.release()
+    with data(oracle.subject, oracle.plan.seed) as subject:
+        settings = replace(oracle.settings, allow_eager=True, **changed)
+        again = type(oracle)(subject, oracle.plan, oracle.candidate, settings)
+        again.built, again.held = oracle.built, oracle.held
+        try:
+            return again.judge_once()
+        finally:
+            again.ground.runner.release()
+
+
+def taken_over(verdict: Verdict, found: Verdict, why: tuple[str, ...]) -> Verdict:
+    """Return what other data show as the verdict on the model."""
+    return replace(found, reasons=why, recipe=verdict.recipe, compiled=verdict.compiled)

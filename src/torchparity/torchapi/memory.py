@@ -1,0 +1,53 @@
+"""Memory: a storage inside another, and whoever allocates in generated code."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+
+from torchparity.torchapi.door import lookup
+
+# The functions that inductor's generated code allocates with, by the device.
+ALLOCATORS = ("empty_strided_cpu", "empty_strided_cuda", "empty_strided_xpu")
+# Those that a backend's own code allocates with, before it hands the memory to a kernel.
+FACTORIES = ("empty", "empty_like", "empty_strided", "zeros", "zeros_like")
+METHODS = ("new_empty", "new_zeros", "clone")
+Allocate = Callable[..., torch.Tensor]
+
+
+def storage_inside(buffer: torch.Tensor, first: int, count: int) -> torch.UntypedStorage:
+    """Return some bytes of a buffer as a storage of their own, which keeps the buffer alive."""
+    inner: torch.Tensor = torch.from_dlpack(buffer[first : first + count])  # type: ignore[attr-defined]
+    return inner.untyped_storage()
+
+
+def memory_of(tensor: torch.Tensor) -> tuple[int, int] | None:
+    """Return where a tensor's storage begins and ends; nothing where it has none, or may no longer be looked at."""
+    try:
+        storage = tensor.untyped_storage()
+        first = int(storage.data_ptr())
+        return (first, first + int(storage.nbytes())) if first and storage.nbytes() else None
+    except (NotImplementedError, RuntimeError):
+        return None
+
+
+@contextlib.contextmanager
+def allocating(replaced_by: Callable[[Allocate], Allocate]) -> Iterator[None]:
+    """Let whoever allocates in Python, inductor's generated code above all, do so through another function."""
+    holders: list[tuple[Any, str]] = [(torch, name) for name in FACTORIES]
+    holders += [(torch.Tensor, name) for name in METHODS]
+    if "torch._inductor.codecache" in sys.modules:
+        generated = list(lookup("torch._inductor.codecache.PyCodeCache").modules)
+        holders += [(module, name) for module in generated for name in ALLOCATORS if name in vars(module)]
+    before = [(holder, name, name in vars(holder), getattr(holder, name)) for holder, name in holders]
+    for holder, name, _, allocate in before:
+        setattr(holder, name, replaced_by(allocate))
+    try:
+        yield
+    finally:
+        for holder, name, own, allocate in before:
+            setattr(holder, name, allocate) if own else delattr(holder, name)

@@ -1,0 +1,151 @@
+"""What a candidate does with memory that is not its own; the device is faked at our own seam: red zones on the CPU."""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any
+
+import pytest
+import torch
+
+from torchparity import Kind, Status, check
+from torchparity.judge import memory
+from torchparity.run.zones import ZONE, Zones
+
+
+def spoil(tensor: torch.Tensor, distance: int) -> None:
+    """Write one byte so many bytes after the end of a tensor's memory, or before its beginning."""
+    storage = tensor.untyped_storage()
+    place = storage.data_ptr() + (storage.nbytes() - 1 if distance > 0 else 0) + distance
+    ctypes.memset(place, 0x5A, 1)
+
+
+def writing(which: str, distance: int) -> Any:
+    """Return a backend that writes beside an input, or beside what it allocates itself; only where that is harmless."""
+
+    def backend(graph_module: Any, inputs: list[Any]) -> Any:
+        def run(*args: Any) -> Any:
+            made = torch.empty_like(args[-1])
+            target = {"input": args[-1], "state": args[0], "made": made}[which]
+            if is_between_zones(target):
+                spoil(target, distance)
+            return graph_module(*args)
+
+        return run
+
+    return backend
+
+
+def is_between_zones(tensor: torch.Tensor) -> bool:
+    """Tell whether the bytes before a tensor are a red zone, so that a write there hits nobody in these tests."""
+    return any(
+        zones.data_ptr() + ZONE == tensor.untyped_storage().data_ptr() for _, zones, _ in [*LAID.lasting, *LAID.passing]
+    )
+
+
+LAID = Zones()
+
+
+@pytest.fixture
+def _zoned(monkeypatch):
+    def lay() -> Zones:
+        global LAID
+        LAID = Zones()
+        return LAID
+
+    monkeypatch.setattr(memory, "ZONED_DEVICES", ("cpu",))
+    monkeypatch.setattr(memory, "Zones", lay)
+
+
+@pytest.mark.usefixtures("_zoned")
+@pytest.mark.parametrize("distance", [1, 7, ZONE, -1, -ZONE])
+@pytest.mark.parametrize("which", ["input", "state", "made"])
+def test_a_write_beside_a_tensor_is_found(which, distance):
+    model = torch.nn.Linear(5, 3)
+    verdict = check(model, (torch.randn(2, 5),), backend=writing(which, distance))
+
+    assert verdict.status is Status.DIFFERS
+    assert verdict.kind == Kind.OUT_OF_BOUNDS.value
+    (leaf,) = [leaf for leaf in verdict.leaves if leaf.status is Status.DIFFERS]
+    named = {
+        "input": "bounds.input args[0]",
+        "state": "bounds.parameter weight",
+        "made": "bounds.made of test_memory.py",
+    }
+    assert leaf.path.startswith(named[which])
+    side = "after" if distance > 0 else "before"
+    assert f"{abs(distance)} bytes {side} it" in leaf.mismatches[0].detail
+    assert verdict.reasons[1].startswith(f"the compiled model writes outside {leaf.path.removeprefix('bounds.')}")
+
+
+@pytest.mark.usefixtures("_zoned")
+@pytest.mark.parametrize("train", [False, True])
+@pytest.mark.parametrize("backend", ["inductor", "aot_eager"])
+def test_who_stays_inside_is_same(backend, train):
+    model = torch.nn.Sequential(torch.nn.Linear(5, 7), torch.nn.BatchNorm1d(7), torch.nn.GELU(), torch.nn.Linear(7, 3))
+    pointers = [parameter.data_ptr() for parameter in model.parameters()]
+    verdict = check(model, (torch.randn(6, 5),), backend=backend, train=train)
+
+    assert verdict.status is Status.SAME, verdict.reasons
+    assert verdict.runs[-1].name == f"{backend} between red zones"
+    assert verdict.runs[-1].ending == "returned"
+    assert [parameter.data_ptr() for parameter in model.parameters()] == pointers
+    assert len(LAID.lasting) + len(LAID.passing) == 0
+
+
+@pytest.mark.usefixtures("_zoned")
+def test_what_inductor_allocates_lies_between_them(monkeypatch):
+    names: list[str] = []
+    looked = Zones.look
+
+    def look(zones: Zones) -> None:
+        names.extend(name for name, _, _ in zones.passing)
+        looked(zones)
+
+    monkeypatch.setattr(Zones, "look", look)
+    check(lambda x: torch.softmax(x, 1) @ x, (torch.randn(6, 6),))
+
+    assert any(name.startswith("buf") for name in names)
+    assert "input args[0]" in names
+
+
+# --- outputs that are given out again -----------------------------------------------------------
+
+
+def giving_out_again(graph_module: Any, inputs: list[Any]) -> Any:
+    """Compile to code that has one buffer for its result, whoever still holds it."""
+    buffers: dict[int, torch.Tensor] = {}
+
+    def run(*args: Any) -> Any:
+        results = graph_module(*args)
+        with torch.no_grad():
+            return tuple(
+                buffers.setdefault(place, torch.empty_like(result)).copy_(result)
+                for place, result in enumerate(results)
+            )
+
+    return run
+
+
+def test_an_output_that_the_next_call_writes_over_is_found():
+    verdict = check(torch.sin, (torch.randn(5),), backend=giving_out_again)
+
+    assert verdict.status is Status.DIFFERS
+    assert verdict.kind == Kind.MUTATION.value
+    assert "what a caller still holds is written over" in verdict.leaves[0].mismatches[0].detail
+
+
+def test_calls_of_one_run_count_too():
+    verdict = check(torch.sin, input_sets=[(torch.randn(5),), (torch.randn(5),)], backend=giving_out_again)
+
+    assert {leaf.path for leaf in verdict.leaves if leaf.status is Status.DIFFERS} >= {"call[1].output"}
+
+
+def test_a_model_that_does_so_itself_is_same():
+    buffer = torch.zeros(5)
+
+    class Cached(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return buffer.copy_(x.sin())
+
+    assert check(Cached(), (torch.randn(5),), backend="eager").status is Status.SAME
