@@ -69,7 +69,13 @@ def recorded(*, inputs_by: str, parameters_by: str) -> Any:
             if next(calls) == oracle.RECORDED:
                 for place, value in enumerate(args):
                     by = parameters_by if isinstance(value, torch.nn.Parameter) else inputs_by
-                    kept[place] = value.detach().clone() if by == "value" else value if by == "address" else None
+                    kept[place] = (
+                        value.detach().clone().requires_grad_(value.requires_grad)
+                        if by == "value"
+                        else value
+                        if by == "address"
+                        else None
+                    )
             return graph_module(
                 *(value if kept.get(place) is None else kept[place] for place, value in enumerate(args))
             )

@@ -10,7 +10,7 @@ from torchparity import torchapi
 from torchparity.compare.leaves import Leaf
 
 # Bytes of outputs that are held for it.
-MOST = 2**28
+HELD_BYTES = 2**28
 
 
 class Held:
@@ -37,5 +37,5 @@ class Held:
             if held.device == value.device and other is not None and other[0] < place[1] and place[0] < other[1]:
                 self.shared.setdefault(leaf.path, path)
         self.size += place[1] - place[0]
-        if self.size <= MOST:
+        if self.size <= HELD_BYTES:
             self.this.append((leaf.path, value))

@@ -22,14 +22,14 @@ ZONED_DEVICES = ("cuda",)
 
 def look_at_memory(oracle: Oracle, candidates: list[CandidateRun]) -> None:
     """Add to the reports of a candidate's runs what it does with memory."""
-    found = given_out_again(oracle, candidates[-1].comparison.reports)
+    found = written_over(oracle, candidates[-1].comparison.reports)
     if is_zoned(oracle):
         found += breaches(oracle, candidates)
     for entry in candidates:
         entry.comparison.reports.update({report.path: report for report in found})
 
 
-def given_out_again(oracle: Oracle, reports: dict[str, LeafReport]) -> list[LeafReport]:
+def written_over(oracle: Oracle, reports: dict[str, LeafReport]) -> list[LeafReport]:
     """Return the outputs whose memory the next call gives out again, where eager does not do so itself."""
     shared = {path: other for path, other in oracle.held.shared.items() if path in reports}
     if not shared or Kind.MUTATION in oracle.tolerance.ignore:
@@ -70,13 +70,13 @@ def breaches(oracle: Oracle, candidates: list[CandidateRun]) -> list[LeafReport]
     if ending.lost:
         candidates.append(CandidateRun(Comparison({}), {}, ending.failure, lost=True))
         return []
-    found = [report_of(breach) for breach in zones.breaches()]
+    found = [breach_report(breach) for breach in zones.breaches()]
     if found:
         ground.notes.insert(0, reasons.out_of_bounds([report.path for report in found], found[0].mismatches[0].detail))
     return found
 
 
-def report_of(breach: Breach) -> LeafReport:
+def breach_report(breach: Breach) -> LeafReport:
     """Return a breach as a leaf that differs."""
     sides = [
         f"{distance} bytes {side} it{' or more' if distance == ZONE else ''}"

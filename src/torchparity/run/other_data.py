@@ -18,7 +18,7 @@ from torchparity.run.subject import Subject
 # The values that a tensor of some role is given (parameter, buffer, tensor, input); nothing where it keeps its own.
 Fill = Callable[[torch.Tensor, str], torch.Tensor | None]
 # The least share of itself that a number keeps.
-LEAST = 0.5
+KEPT_AT_LEAST = 0.5
 
 
 @contextlib.contextmanager
@@ -57,7 +57,7 @@ def with_other_data(subject: Subject, seed: int) -> contextlib.AbstractContextMa
         if tensor.device not in generators:
             generators[tensor.device] = torch.Generator(tensor.device).manual_seed(seed % 2**63)
         kept = torch.rand(tensor.shape, generator=generators[tensor.device], device=tensor.device)
-        return tensor.detach() * (LEAST + (1 - LEAST) * kept).to(tensor.dtype)
+        return tensor.detach() * (KEPT_AT_LEAST + (1 - KEPT_AT_LEAST) * kept).to(tensor.dtype)
 
     return with_data(subject, smaller)
 

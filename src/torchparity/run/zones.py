@@ -22,7 +22,7 @@ from torchparity import torchapi
 ZONE = 4096
 PATTERN = 0xA5
 # Bytes that may be held because a zone beside them was not looked at yet.
-HELD = 2**30
+UNSEEN_BYTES = 2**30
 
 
 # A tensor's name, the zone before it and the zone after it.
@@ -58,7 +58,7 @@ class Zones:
         else:
             self.passing.append(entry)
             self.held += buffer.nbytes
-            if self.held > HELD:
+            if self.held > UNSEEN_BYTES:
                 self.look()
         room = torchapi.storage_inside(buffer, ZONE, count)
         room.copy_(storage)
