@@ -22,8 +22,10 @@ RUN_OPTIONS = (
     "train", "backward", "no_grad", "inference_mode", "steps", "optimizer", "autocast", "loss", "input_gradients",
     "seed",
 )  # fmt: skip
-JUDGE_OPTIONS = ("tolerance", "ignore", "reference", "noise_runs", "candidate_runs", "allow_eager", "exact")
-OF_COMPILERS = ("candidate_runs", "allow_eager")
+JUDGE_OPTIONS = (
+    "tolerance", "ignore", "reference", "noise_runs", "candidate_runs", "allow_eager", "exact", "every_choice",
+)  # fmt: skip
+OF_COMPILERS = ("candidate_runs", "allow_eager", "every_choice")
 EVERY = (*COMPILER_OPTIONS, *RUN_OPTIONS, *JUDGE_OPTIONS)
 PROJECTION, MEAN = "projection", "mean"
 MODES = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
@@ -58,6 +60,7 @@ class OtherOptions(TypedDict, total=False):
     candidate_runs: int
     allow_eager: bool
     exact: bool
+    every_choice: bool
 
 
 class Options(OtherOptions, total=False):
@@ -94,6 +97,7 @@ class Request:
     candidate_runs: int = 2
     allow_eager: bool = False
     exact: bool = False
+    every_choice: bool = False
 
     def given(self) -> dict[str, Any]:
         """Return what was asked for: every field that is not as it would be without a word."""
@@ -142,6 +146,7 @@ REFUSALS: Mapping[str, tuple[Refusal, ...]] = {
             hint="say it to torch.compile(model, backend=torchparity.guard(...), ...)",
         ),
         Refusal(options=("allow_eager",), why="a guard sees compiled graphs only", hint="leave it out"),
+        Refusal(options=("every_choice",), why="a guard judges what the program runs", hint="ask `torchparity check`"),
         Refusal(options=RUN_OPTIONS, why="a guard sees graphs as the program runs them", hint="leave it out"),
     ),
     "a bundle": (
@@ -209,6 +214,8 @@ def check_values(request: Request) -> None:
         )
     if request.exact and not request.reference:
         raise UsageError("exact data need the float64 reference", hint="leave out --no-reference, or --exact")
+    if request.every_choice and request.backend != "inductor":
+        raise UsageError("only inductor chooses among kernels", hint="leave out --every-choice, or --backend")
     if request.tolerance is not None and not request.tolerance > 0:
         raise UsageError(
             f"a tolerance of {request.tolerance} allows nothing",

@@ -41,7 +41,78 @@ def test_a_graph_is_recorded_and_replayed():
     model, inputs = make("transformer", torch.float32, "cuda")
     verdict = torchparity.check(model, inputs, mode="reduce-overhead")
     assert verdict.status is Status.SAME, torchparity.report.terminal.plain_text(verdict)
-    assert sum(run.name.startswith("inductor") for run in verdict.runs) == 6
+    assert sum(run.name.startswith("inductor") for run in verdict.runs) == 8
+
+
+@pytest.mark.parametrize("mode", ["reduce-overhead", "max-autotune"])
+def test_training_is_replayed_too(mode):
+    model, inputs = make("transformer", torch.float32, "cuda")
+    verdict = torchparity.check(model, inputs, mode=mode, train=True)
+    assert verdict.status is Status.SAME, torchparity.report.terminal.plain_text(verdict)
+
+
+def test_a_graph_of_ones_own_that_reads_old_inputs_differs():
+    """Recorded by hand, and never given the new inputs: what a careless backend does with CUDA graphs."""
+
+    def backend(graph_module, inputs):
+        recorded = {}
+
+        def run(*args):
+            if not recorded:
+                graph_module(*args)
+                torch.cuda.synchronize()
+                recorded["graph"], recorded["args"] = torch.cuda.CUDAGraph(), args
+                with torch.cuda.graph(recorded["graph"]):
+                    recorded["outputs"] = graph_module(*args)
+            recorded["graph"].replay()
+            return [one.clone() for one in recorded["outputs"]]
+
+        return run
+
+    x = torch.randn(64, device="cuda")
+    assert torchparity.check(torch.sin, (x,), backend=backend, mode=None).status is not Status.UNKNOWN
+    verdict = torchparity.check(torch.sin, (x,), backend=backend, config={"inductor.triton.cudagraphs": True})
+    assert verdict.status is Status.DIFFERS
+
+
+SOURCE = """
+import torch
+import triton
+import triton.language as tl
+
+@triton.jit
+def double(source, target, count, BLOCK: tl.constexpr):
+    places = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(target + places, tl.load(source + places, mask=places < count) * 2)
+
+def backend(graph_module, inputs):
+    def run(*args):
+        x = args[-1]
+        target = torch.empty_like(x)
+        double[(1,)](x, target, x.numel(), BLOCK=128)
+        return (target,)
+    return run
+"""
+
+
+def test_a_kernel_that_writes_past_its_tensor_differs(tmp_path, monkeypatch):
+    (tmp_path / "careless.py").write_text(SOURCE)
+    monkeypatch.syspath_prepend(tmp_path)
+    import careless  # type: ignore[import-not-found]
+
+    verdict = torchparity.check(lambda x: x * 2, (torch.randn(100, device="cuda"),), backend=careless.backend)
+
+    assert verdict.kind == "out_of_bounds", torchparity.report.terminal.plain_text(verdict)
+    assert "112 bytes after it" in verdict.leaves[0].mismatches[0].detail
+    assert "target of careless.py" in verdict.leaves[0].path
+
+
+def test_inductor_stays_inside():
+    model, inputs = make("convnet", torch.float32, "cuda")
+    verdict = torchparity.check(model, inputs, train=True)
+    assert verdict.status is Status.SAME, torchparity.report.terminal.plain_text(verdict)
+    (zoned,) = [run for run in verdict.runs if "between red zones" in run.name]
+    assert zoned.ending == "returned", zoned
 
 
 @pytest.mark.parametrize("where", ["forward", "backward"])

@@ -77,6 +77,7 @@ REQUEST = (
     Asking("no_reference", bool | None, "--no-reference", "Do without the float64 reference.", JUDGEMENT),
     Asking("noise_runs", int | None, "--noise-runs", "Runs with noise, at most: fewer where it is clear.", JUDGEMENT),
     Asking("exact", bool | None, "--exact", "Run on exact data too, and allow no difference there.", JUDGEMENT),
+    Asking("every_choice", bool | None, "--every-choice", "Judge every kernel that tuning may take.", JUDGEMENT),
     Asking("allow_eager", bool | None, "--allow-eager", "Judge also where nothing was compiled.", JUDGEMENT),
     Asking("runs", int | None, "--runs", "Runs of the compiled model.", JUDGEMENT),
 )

@@ -49,6 +49,9 @@ class Candidate(Protocol):
     def with_eager_random(self) -> Self:
         """Return one that draws eager's random numbers."""
 
+    def unrecorded(self) -> Self:
+        """Return one that computes the same and is not recorded, so that its memory may be prepared before each run."""
+
     def control(self) -> Candidate | None:
         """Return one that is right, to see what compiling as such does to random numbers; None where there is none."""
 
@@ -74,6 +77,13 @@ def replays(facts: Mapping[str, Any]) -> bool:
     told = {**dict(facts.get("options") or {}), **dict(facts.get("config") or {})}
     switched = any(key.endswith("triton.cudagraphs") and str(value) == "True" for key, value in told.items())
     return switched or facts.get("backend") == "cudagraphs" or facts.get("mode") in RECORDING_MODES
+
+
+def tunes(facts: Mapping[str, Any]) -> bool:
+    """Tell whether a candidate measures several kernels, and takes the fastest."""
+    told = {**dict(facts.get("options") or {}), **dict(facts.get("config") or {})}
+    switched = any("max_autotune" in key and str(value) == "True" for key, value in told.items())
+    return facts.get("backend") == "inductor" and (switched or str(facts.get("mode")).startswith("max-autotune"))
 
 
 @dataclass(frozen=True)
@@ -110,6 +120,11 @@ class Compiled:
     def with_eager_random(self) -> Self:
         """Return one that draws eager's random numbers."""
         return replace(self, recipe=self.recipe.with_eager_random())
+
+    def unrecorded(self) -> Self:
+        """Return one without CUDA graphs, where its mode has them."""
+        recorded = self.recipe.mode == "max-autotune"
+        return replace(self, recipe=replace(self.recipe, mode="max-autotune-no-cudagraphs")) if recorded else self
 
     def control(self) -> Candidate | None:
         """Return the same compiled by a backend that is right."""
@@ -205,6 +220,10 @@ class Given:
 
     def with_eager_random(self) -> Self:
         """Return this: it is eager."""
+        return self
+
+    def unrecorded(self) -> Self:
+        """Return this: nobody records it."""
         return self
 
     def control(self) -> Candidate | None:

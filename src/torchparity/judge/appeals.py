@@ -39,6 +39,11 @@ class CandidateRun:
     out_of_memory: bool = False
     lost: bool = False
 
+    @property
+    def fails(self) -> bool:
+        """Whether it raises, or differs."""
+        return self.failure is not None or bool(self.comparison.differing)
+
 
 class Appeals:
     """Hears what can be said for the leaves of some candidate runs; changes their reports where it convinces."""

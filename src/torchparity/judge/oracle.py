@@ -27,6 +27,7 @@ from torchparity.compilers.candidates import Candidate, replays
 from torchparity.errors import ParityError, UsageError
 from torchparity.judge import reasons
 from torchparity.judge.appeals import FAR_BELOW, Appeals, CandidateRun, drew_alike
+from torchparity.judge.choices import hearing_choices, judge_choices, tuned_to
 from torchparity.judge.coverage import Coverage
 from torchparity.judge.ground import Ground, kept
 from torchparity.judge.holding import Held
@@ -73,6 +74,8 @@ class Oracle:
         self.nothing_compiled = False
         self.built: Callable[..., Any] | None = None
         self.held = Held()
+        # The kernel that was taken for every operation that the compiler tunes.
+        self.taken: dict[torchapi.Offer, str] = {}
         self.started = time.perf_counter()
 
     # --- the whole -------------------------------------------------------------------------------
@@ -86,6 +89,8 @@ class Oracle:
                     verdict = judge_replays(self, verdict)
                 if self._may_look_again(verdict) and self.settings.exact:
                     verdict = judge_exactly(self, verdict)
+                if self.settings.every_choice and self.built is not None and not self.ground.runner.lost:
+                    verdict = judge_choices(self, verdict)
                 return verdict
         finally:
             if not self.ground.runner.lost:
@@ -160,6 +165,7 @@ class Oracle:
             differs_in=differs_in,
             seconds=time.perf_counter() - self.started,
             compiled=self.extent,
+            tuned=tuple(tuned_to(*entry) for entry in self.taken.items()),
         )
 
     def _measure(self) -> None:
@@ -215,16 +221,16 @@ class Oracle:
             raise refused
         candidate = self._built
         found: list[CandidateRun] = []
-        with self.candidate.active():
+        with self.candidate.active(), hearing_choices(self.candidate, self.taken):
             wanted = self.settings.candidate_runs
             if self.replaying:
                 wanted = max(wanted, RECORDED + REPLAYS)
                 self.ground.runner.hold_inputs = True
             while len(found) < wanted:
-                found.append(self._run_compiled(candidate, f"{self.candidate.name} {len(found) + 1}"))
+                found.append(self.run_compiled(candidate, f"{self.candidate.name} {len(found) + 1}"))
                 if found[-1].lost:
                     break
-                if len({_fails(entry) for entry in found}) > 1:
+                if len({entry.fails for entry in found}) > 1:
                     wanted = max(wanted, FLAKY_RUNS)
                 wanted = self.settings.agree("how many runs of the candidate?", wanted)
         self._measure()
@@ -235,7 +241,8 @@ class Oracle:
         assert self.built is not None
         return self.built
 
-    def _run_compiled(self, candidate: Callable[..., Any], name: str) -> CandidateRun:
+    def run_compiled(self, candidate: Callable[..., Any], name: str) -> CandidateRun:
+        """Run what was built once, and judge every leaf."""
         self.ground.announce(name, candidate=True)
         self.coverage.begin()
         reports: dict[str, LeafReport] = {}
@@ -284,11 +291,11 @@ class Oracle:
             self.ground.notes.append(reasons.process_lost())
             lost = [reasons.device_fails(self.candidate.name, last.failure)]
             return self._verdict(Status.DIFFERS, lost, {}, failure=last.failure, differs_in=(1, len(candidates)))
-        Appeals(self.ground, self.tolerance, self.candidate, self._run_compiled).hear(candidates)
-        failing = [entry for entry in candidates if _fails(entry)]
+        Appeals(self.ground, self.tolerance, self.candidate, self.run_compiled).hear(candidates)
+        failing = [entry for entry in candidates if entry.fails]
         if not failing:
             self._judge_together(candidates)
-            failing = [entry for entry in candidates if _fails(entry)]
+            failing = [entry for entry in candidates if entry.fails]
         if not failing:
             return self._decide_same(candidates[0])
         first = failing[0]
@@ -391,7 +398,3 @@ def report_of_none(path: str, leaf: Leaf | None) -> LeafReport:
 
 def _rank(leaf: LeafReport) -> float:
     return max(leaf.score, leaf.aggregate_score)
-
-
-def _fails(candidate: CandidateRun) -> bool:
-    return candidate.failure is not None or bool(candidate.comparison.differing)

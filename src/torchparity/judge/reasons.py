@@ -166,6 +166,27 @@ def out_of_bounds(paths: Sequence[str], detail: str) -> str:
     return f"the compiled model writes outside {paths[0].removeprefix('bounds.')}: {detail}{rest}"
 
 
+def wrong_choices(wrong: int, choices: int, kernels: int) -> str:
+    """Say that some kernels are wrong which tuning may take."""
+    return f"of {choices} kernels that tuning may take for {kernels} operations, {wrong} give other results"
+
+
+def right_choices(choices: int, kernels: int, unusable: int) -> str:
+    """Say that every kernel is right which tuning may take."""
+    rest = f" ({unusable} more cannot be used here)" if unusable else ""
+    return f"each of the {choices} kernels that tuning may take for {kernels} operations is right{rest}"
+
+
+def wrong_choice(kernel: str, shapes: str, choice: str) -> str:
+    """Name one that is wrong."""
+    return f"{kernel}({shapes}) by {choice} is wrong"
+
+
+def no_choices() -> str:
+    """Say that there is nothing to choose."""
+    return "nothing is tuned here: there is one kernel for each operation (--mode max-autotune lets inductor tune)"
+
+
 def flaky(times: int, runs: int) -> str:
     """Say that the candidate is not always wrong."""
     return f"the compiled model is not deterministic: it differs in {times} of {runs} runs"

@@ -26,6 +26,7 @@ class Settings:
     reference: bool = True
     allow_eager: bool = False
     exact: bool = False
+    every_choice: bool = False
     # Whether the data are exact already, so that it is worth to follow what stays exact.
     on_exact_data: bool = False
     # Whether the data are others than those with which the candidate was recorded.
@@ -45,6 +46,7 @@ class Settings:
             "candidate_runs": self.candidate_runs,
             "allow_eager": self.allow_eager,
             "exact": self.exact,
+            "every_choice": self.every_choice,
         }
 
 
@@ -57,5 +59,6 @@ def settings_of(request: Request, *, progress: ProgressCallback | None = None) -
         reference=request.reference,
         allow_eager=request.allow_eager,
         exact=request.exact,
+        every_choice=request.every_choice,
         progress=progress,
     )

@@ -49,6 +49,10 @@ class Scripted:
         """Return this: where the graph draws random numbers, its settings say so."""
         return self
 
+    def unrecorded(self) -> Scripted:
+        """Return this: a script compiles in one way."""
+        return self
+
     def control(self) -> Scripted:
         """Return one that is right."""
         return Scripted(lambda model: torch.compile(model, backend="aot_eager"), self.asked)

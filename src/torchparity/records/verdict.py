@@ -211,6 +211,22 @@ class Extent:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Tuned:
+    """An operation that the compiler tunes: the kernels it may take, the one it took, and those that are wrong.
+
+    What cannot be used here (too large for the device, say) was not taken by the compiler either. Where the compiled
+    code came from a cache, nobody knows what was taken.
+    """
+
+    kernel: str
+    shapes: str
+    choices: tuple[str, ...]
+    taken: str = ""
+    wrong: tuple[str, ...] = ()
+    unusable: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
 class Verdict:
     """The answer: does the candidate compute what the model computes?"""
 
@@ -228,6 +244,7 @@ class Verdict:
     compiled: Extent | None = None
     # Leaves that exact data left exact, and that were compared without any tolerance.
     exact: tuple[str, ...] = ()
+    tuned: tuple[Tuned, ...] = ()
 
     def __bool__(self) -> NoReturn:
         raise TypeError("a Verdict has no truth value: compare its status, as in `verdict.status is Status.SAME`")

@@ -1,0 +1,109 @@
+"""Kernels that tuning may take: which was taken, and each of them judged; with the C++ kernels of the CPU."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from torchparity import Status, UsageError, check, torchapi
+from torchparity.compilers.candidates import tunes
+
+TUNED: dict[str, Any] = {
+    "mode": "max-autotune",
+    "config": {"inductor.freezing": True},
+    "no_grad": True,
+    "noise_runs": 2,
+}
+
+
+def linear() -> tuple[torch.nn.Module, tuple[torch.Tensor, ...]]:
+    torch.manual_seed(0)
+    return torch.nn.Linear(64, 32).eval(), (torch.randn(32, 64),)
+
+
+def with_kernel(monkeypatch: pytest.MonkeyPatch, compute: Any) -> None:
+    """Let tuning have one more kernel to take for a linear layer."""
+    selection = torchapi.lookup("torch._inductor.select_algorithm")
+    kernel = selection.ExternKernelChoice(compute, name=f"extra_{compute.__name__}", has_out_variant=False)
+    select = selection.AlgorithmSelectorCache.__call__
+
+    def selected(self: Any, name: str, choices: Any, inputs: Any, layout: Any, *args: Any, **kwargs: Any) -> Any:
+        from torch._inductor.select_algorithm import ExternKernelCaller
+
+        extern = next(choice for choice in choices if isinstance(choice, ExternKernelCaller))
+        extra = kernel.bind(extern.input_nodes, layout, **extern.kwargs)
+        return select(self, name, [*choices, extra], inputs, layout, *args, **kwargs)
+
+    monkeypatch.setattr(selection.AlgorithmSelectorCache, "__call__", selected)
+
+
+def slow_and_wrong(*args: Any, **kwargs: Any) -> torch.Tensor:
+    import time
+
+    time.sleep(0.01)  # Tuning does not take it.
+    x, weight = args[0], args[1].to_dense() if args[1].is_mkldnn else args[1]
+    return torch.nn.functional.linear(x, weight, args[2] if len(args) > 2 else kwargs.get("B")) * 1.01
+
+
+def test_what_was_taken_stands_in_the_verdict():
+    verdict = check(*linear(), fresh_cache=True, **TUNED)
+
+    assert verdict.status is Status.SAME, verdict.reasons
+    (tuned,) = verdict.tuned
+    assert "32x64" in tuned.shapes
+    assert len(tuned.choices) > 1
+    assert tuned.taken in tuned.choices
+
+
+def test_every_choice_is_judged():
+    verdict = check(*linear(), every_choice=True, **TUNED)
+
+    assert verdict.status is Status.SAME, verdict.reasons
+    (tuned,) = verdict.tuned
+    assert (
+        verdict.reasons[-1]
+        == f"each of the {len(tuned.choices)} kernels that tuning may take for 1 operations is right"
+    )
+    judged = {run.name.split(", ")[1] for run in verdict.runs if ", choice" in run.name}
+    assert judged == {f"choice {place + 1}" for place in range(len(tuned.choices))}
+
+
+def test_where_nothing_is_tuned_that_is_said():
+    verdict = check(torch.sin, (torch.randn(5),), every_choice=True)
+
+    assert verdict.status is Status.SAME
+    assert any(reason.startswith("nothing is tuned here") for reason in verdict.reasons)
+
+
+def test_a_wrong_kernel_that_is_not_taken_is_named(monkeypatch):
+    with_kernel(monkeypatch, slow_and_wrong)
+
+    assert check(*linear(), fresh_cache=True, **TUNED).status is Status.SAME
+    verdict = check(*linear(), every_choice=True, **TUNED)
+
+    assert verdict.status is Status.DIFFERS
+    assert verdict.kind == "value"
+    assert any("slow_and_wrong" in reason and reason.endswith("is wrong") for reason in verdict.reasons)
+    (tuned,) = verdict.tuned
+    assert [name for name in tuned.choices if "slow_and_wrong" in name] == list(tuned.wrong)
+
+
+def test_other_backends_choose_nothing():
+    with pytest.raises(UsageError, match="only inductor chooses"):
+        check(torch.sin, (torch.randn(5),), backend="aot_eager", every_choice=True)
+
+
+@pytest.mark.parametrize(
+    ("facts", "expected"),
+    [
+        ({"backend": "inductor", "mode": "max-autotune"}, True),
+        ({"backend": "inductor", "mode": "max-autotune-no-cudagraphs"}, True),
+        ({"backend": "inductor", "mode": "reduce-overhead"}, False),
+        ({"backend": "inductor", "mode": None, "config": {"inductor.max_autotune_gemm": "True"}}, True),
+        ({"backend": "eager", "mode": "max-autotune"}, False),
+    ],
+)
+def test_who_tunes(facts, expected):
+    assert tunes(facts) is expected
