@@ -10,7 +10,7 @@ import torch
 
 from torchparity import Status, check
 from torchparity.compilers.candidates import replays
-from torchparity.judge import oracle
+from torchparity.judge import memory, oracle
 
 
 @pytest.fixture(autouse=True)
@@ -131,3 +131,43 @@ def test_masks_and_infinities_stay_what_they_are():
 )
 def test_who_records(facts, expected):
     assert replays(facts) is expected
+
+
+def giving_out_again(graph_module: Any, inputs: list[Any]) -> Any:
+    """Compile to code that writes to the same memory at every call, as a graph that is replayed does."""
+    buffers: dict[int, torch.Tensor] = {}
+    calls = itertools.count(1)
+
+    def run(*args: Any) -> Any:
+        number = next(calls)
+        with torch.no_grad():
+            return tuple(
+                buffers.setdefault(place, torch.empty_like(result)).copy_(result * (1 if number == 1 else 1 + 3e-7))
+                for place, result in enumerate(graph_module(*args))
+            )
+
+    return run
+
+
+def test_what_is_judged_again_is_what_was_returned_not_what_lies_there_now():
+    """Leaves that come out close are judged once more, when later runs have written to their memory."""
+    seen: list[float] = []
+    look_closer = oracle.Appeals.look_closer
+
+    def listening(self: Any, candidates: Any) -> None:
+        seen.extend(float(entry.suspects["output"].value[0]) for entry in candidates if "output" in entry.suspects)
+        look_closer(self, candidates)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(oracle.Appeals, "look_closer", listening)
+        patch.setattr(oracle, "FAR_BELOW", -1.0)
+        check(torch.sin, (torch.full((5,), 1.0),), backend=giving_out_again, noise_runs=2)
+
+    assert len(set(seen)) > 1
+
+
+@pytest.mark.parametrize(("backend", "expected"), [("inductor", Status.SAME), ("other", Status.DIFFERS)])
+def test_torchs_own_graphs_may_write_to_the_same_memory(backend, expected, monkeypatch):
+    monkeypatch.setattr(memory, "REUSING", ("giving_out_again",) if backend == "inductor" else ())
+    verdict = check(torch.sin, (torch.full((5,), 1.0),), backend=giving_out_again)
+    assert verdict.status is expected, verdict.reasons

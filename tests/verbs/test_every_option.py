@@ -45,6 +45,7 @@ SAMPLES: dict[str, tuple[Any, dict[str, Any]]] = {
     "candidate_runs": (3, {}),
     "allow_eager": (True, {}),
     "exact": (True, {}),
+    "every_choice": (True, {}),
 }
 COMPILER = {"backend", "mode", "dynamic", "fullgraph", "options", "config", "fresh_cache"}
 RUN = {
@@ -59,7 +60,7 @@ RUN = {
     "input_gradients",
     "seed",
 }
-JUDGED = {"tolerance", "ignore", "reference", "noise_runs", "candidate_runs", "allow_eager", "exact"}
+JUDGED = {"tolerance", "ignore", "reference", "noise_runs", "candidate_runs", "allow_eager", "exact", "every_choice"}
 # What each verb refuses; everything else is taken.
 REFUSED: dict[str, set[str]] = {
     "check": set(),
@@ -71,9 +72,9 @@ REFUSED: dict[str, set[str]] = {
     "minify": set(),
     "diagnose": set(),
     "explain": JUDGED,
-    "check_passes": {"backend", "candidate_runs", "allow_eager"},
-    "check_passes of one's own": COMPILER | {"candidate_runs", "allow_eager"},
-    "guard": (COMPILER - {"backend", "config"}) | RUN | {"allow_eager"},
+    "check_passes": {"backend", "candidate_runs", "allow_eager", "every_choice"},
+    "check_passes of one's own": COMPILER | {"candidate_runs", "allow_eager", "every_choice"},
+    "guard": (COMPILER - {"backend", "config"}) | RUN | {"allow_eager", "every_choice"},
 }
 PAIRS = [(verb, option) for verb in REFUSED for option in EVERY]
 
@@ -157,7 +158,8 @@ def test_an_option_reaches_where_the_verb_works_or_is_refused(verb, option, seam
 @pytest.mark.parametrize("option", EVERY)
 def test_check_runs_as_it_is_asked(option):
     made, args = model()
-    verdict = torchparity.check(made, args, **{"backend": "aot_eager", **asked(option)})
+    backend = "inductor" if option == "every_choice" else "aot_eager"
+    verdict = torchparity.check(made, args, **{"backend": backend, **asked(option)})
     value = SAMPLES[option][0]
     shown = verdict.recipe[option]
     if option in ("options", "config"):
@@ -241,6 +243,7 @@ WORDS = {
     "candidate_runs": ["--runs", "3"],
     "allow_eager": ["--allow-eager"],
     "exact": ["--exact"],
+    "every_choice": ["--every-choice"],
 }
 COMMANDS = {
     "check": "check",

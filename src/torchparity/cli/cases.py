@@ -127,7 +127,7 @@ def show(bundle: Annotated[Path, typer.Argument(help="The folder of a bundle.")]
     from torchparity.repro.looking import look_at
 
     look = look_at(bundle)
-    facts, request = look.facts, look.facts["request"]
+    facts, request = look.facts, {**PLAIN_FACTS, **look.facts["request"]}
     origin, environment = facts["origin"], facts["environment"]
     asked = [f"{name}={request[name]!r}" for name in EVERY if name != "backend" and request[name] != PLAIN_FACTS[name]]
     lines: dict[str, Any] = {

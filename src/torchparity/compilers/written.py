@@ -16,7 +16,7 @@ from typing import Any
 
 from torchparity.compilers.recipe import recipe_plain
 from torchparity.records.wire import must_be
-from torchparity.request import EVERY, Request
+from torchparity.request import EVERY, PLAIN, Request
 
 IMPORT = re.compile(r"import [A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
 DOTTED = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+")
@@ -114,7 +114,8 @@ def request_to_json(request: Request) -> dict[str, Any]:
 def request_from_json(facts: Mapping[str, Any]) -> Request:
     """Return the request; a backend that is not a name is kept as source, not run."""
     hints = typing.get_type_hints(Request)
-    made = {name: facts[name] for name in EVERY}
+    # What a bundle does not know of, because it is older, was not asked for.
+    made = {name: facts.get(name, getattr(PLAIN, name)) for name in EVERY}
     expression, imports = facts["backend"]["expression"], facts["backend"]["imports"]
     must_be(expression, str)
     must_be(imports, list)

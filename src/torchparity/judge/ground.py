@@ -340,9 +340,9 @@ class Ground:
         self.saw_random |= noise.saw_random
 
 
-def kept(leaf: Leaf) -> Leaf:
-    """Return a leaf that stays as it is when the run goes on."""
-    if leaf.role in LIVING_ROLES and leaf.changed and isinstance(leaf.value, torch.Tensor):
+def kept(leaf: Leaf, *, reused: bool = False) -> Leaf:
+    """Return a leaf that stays as it is when the run goes on, and when the next one writes to the same memory."""
+    if (reused or leaf.role in LIVING_ROLES) and leaf.changed and isinstance(leaf.value, torch.Tensor):
         return replace(leaf, value=leaf.value.clone())
     return leaf
 

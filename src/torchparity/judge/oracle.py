@@ -101,10 +101,14 @@ class Oracle:
         return verdict.status is not Status.DIFFERS and self.built is not None
 
     @property
-    def replaying(self) -> bool:
+    def recorded(self) -> bool:
         """Whether the candidate is recorded, and replayed from then on."""
-        on_device = self.ground.runner.device.type in REPLAYING_DEVICES
-        return on_device and replays(self.candidate.facts()) and not self.settings.on_other_data
+        return self.ground.runner.device.type in REPLAYING_DEVICES and replays(self.candidate.facts())
+
+    @property
+    def replaying(self) -> bool:
+        """Whether it has yet to be replayed on other data."""
+        return self.recorded and not self.settings.on_other_data
 
     def judge_once(self) -> Verdict:
         """Return the verdict on the data that there are."""
@@ -219,7 +223,7 @@ class Oracle:
         refused = self._build()
         if refused is not None:  # Told of eager's random numbers, it refuses what it took before.
             raise refused
-        candidate = self._built
+        candidate: Callable[..., Any] = self.built  # type: ignore[assignment]
         found: list[CandidateRun] = []
         with self.candidate.active(), hearing_choices(self.candidate, self.taken):
             wanted = self.settings.candidate_runs
@@ -235,11 +239,6 @@ class Oracle:
                 wanted = self.settings.agree("how many runs of the candidate?", wanted)
         self._measure()
         return found
-
-    @property
-    def _built(self) -> Callable[..., Any]:
-        assert self.built is not None
-        return self.built
 
     def run_compiled(self, candidate: Callable[..., Any], name: str) -> CandidateRun:
         """Run what was built once, and judge every leaf."""
@@ -263,7 +262,7 @@ class Oracle:
             judged = compare_all(expected, {leaf.path: leaf}, self.tolerance)
             reports.update(judged.reports)
             if judged.differing or _rank(judged.reports[leaf.path]) > FAR_BELOW * self.tolerance.threshold:
-                suspects[leaf.path] = kept(leaf)
+                suspects[leaf.path] = kept(leaf, reused=self.recorded)
 
         ending = self.ground.runner.run(candidate, consume, patience=self.ground.patience)
         self.ground.record(name, ending)

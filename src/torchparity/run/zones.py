@@ -7,8 +7,8 @@ nothing, or a neighbour that nobody suspects. Between red zones it is seen, what
 from __future__ import annotations
 
 import functools
+import inspect
 import linecache
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -127,10 +127,12 @@ def placeable(tensor: Any) -> bool:
 
 
 def caller() -> str:
-    """Say which line of whose code asked for memory: the first that is not torch's or ours."""
-    frame = sys._getframe(2)
-    while frame.f_back is not None and frame.f_code.co_filename == __file__:
+    """Say which line of whose code asked for memory."""
+    frame = inspect.currentframe()
+    while frame is not None and frame.f_code.co_filename == __file__:
         frame = frame.f_back
+    if frame is None:
+        return "memory"
     name, line = frame.f_code.co_filename, frame.f_lineno
     text = linecache.getline(name, line).strip()
     made, assigned, _ = text.partition(" = ")
