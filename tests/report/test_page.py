@@ -8,7 +8,7 @@ from tests.report.samples import HOSTILE, diagnosis, hostile, leaf
 
 from torchparity.errors import UsageError
 from torchparity.judge.isolated import verdict_of
-from torchparity.records import UNCHANGED, Histogram, Status
+from torchparity.records import UNCHANGED, Histogram, Status, Tuned
 from torchparity.report.charts import curve, histogram
 from torchparity.report.machine import plain_data
 from torchparity.report.page import (
@@ -45,6 +45,18 @@ def test_the_page_holds_every_part():
         assert f'<section id="{part}"' in text
     assert "steps = x // 0.1" in text
     assert "without the lowering of div" in text
+
+
+def test_the_device_and_the_kernels_that_were_tuned_are_there():
+    run = diagnosis()
+    tuned = Tuned(kernel="mm", shapes="64x64", choices=("aten", HOSTILE), taken="aten", wrong=(HOSTILE,))
+    run = replace(run, verdict=replace(run.verdict, tuned=(tuned,)), environment={"device": "cuda:0", "gpu": "H200"})
+    elements = Elements(page_text(run_data(run)))
+    words = " ".join(elements.words)
+    assert "· H200" in words
+    assert "Kernels that were tuned" in words
+    assert "window.hurt=1" in words  # As text.
+    assert elements.tags.count("script") == Elements(page_text(run_data(diagnosis()))).tags.count("script")
 
 
 def test_the_page_asks_for_nothing_from_outside():

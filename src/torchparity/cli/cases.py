@@ -15,20 +15,21 @@ from rich.table import Table
 
 import torchparity
 from torchparity.cli.options import (
-    OUTPUT,
     Asked,
     FailOn,
     Json,
+    Junit,
     Leaves,
     Named,
     Quiet,
+    Sanitize,
     Trust,
     severity_named,
     takes_request,
 )
 from torchparity.cli.outputs import Outputs, gated, printing
 from torchparity.cli.progress import ProgressLine
-from torchparity.cli.subjects import limits_of, named, trusted_case
+from torchparity.cli.subjects import limits_of, may_sanitize, named, trusted_case
 from torchparity.errors import UsageError
 from torchparity.records import Status, family
 from torchparity.records.strangers import harmless
@@ -88,11 +89,10 @@ def run(
     timeout: Annotated[float, typer.Option("--timeout", help="Seconds it may take.")] = 1800.0,
     memory: Annotated[float | None, typer.Option("--memory", help="GiB of memory it may take.")] = None,
     trust: Trust = False,
+    sanitize: Sanitize = False,
     fail_on: FailOn = None,
     json: Json = None,
-    junit: Annotated[
-        Path | None, typer.Option("--junit", help="Write a JUnit file, for CI.", rich_help_panel=OUTPUT)
-    ] = None,
+    junit: Junit = None,
     leaves: Leaves = 10,
     quiet: Quiet = False,
 ) -> None:
@@ -105,12 +105,17 @@ def run(
     level = severity_named(fail_on)
     outputs = Outputs(json=json, junit=junit).validated()
     case = trusted_case(bundle, trust=trust)
+    may_sanitize(sanitize)
     from torchparity.verbs.asking import open_pool
 
     with ProgressLine(quiet=quiet) as progress, open_pool(1) as pool:
         limits = limits_of(timeout, memory)
         verdicts = [torchparity.run_bundle(bundle, pool=pool, limits=limits, progress=progress) for _ in range(times)]
     verdict = min(verdicts, key=lambda entry: WORST_FIRST.index(entry.status))
+    if sanitize:
+        from torchparity.verbs.sanitize import sanitized
+
+        verdict = sanitized(bundle, case.request, verdict, seconds=timeout)
     render(verdict, printing(), leaves=leaves)
     if case.signature is not None or times > 1:
         kind = case.signature.kind if case.signature is not None else family(verdict.kind)

@@ -24,17 +24,19 @@ from torchparity.cli.options import (
     Asked,
     FailOn,
     Json,
+    Junit,
     Leaves,
     Named,
     Quiet,
     RequireCompiled,
+    Sanitize,
     severity_named,
     share_of,
     takes_request,
 )
 from torchparity.cli.outputs import Outputs, command_line, gated, printing
 from torchparity.cli.progress import ProgressLine
-from torchparity.cli.subjects import limits_of, named
+from torchparity.cli.subjects import limits_of, may_sanitize, named
 from torchparity.errors import ParityError, UsageError
 from torchparity.report.terminal import render
 from torchparity.version import __version__
@@ -58,6 +60,13 @@ Isolate = Annotated[
         rich_help_panel=SAFETY,
         show_default=False,
     ),
+]
+
+IsolatedMemory = Annotated[
+    float | None, typer.Option("--memory", help="With --isolate: GiB it may take.", rich_help_panel=SAFETY)
+]
+Summary = Annotated[
+    Path | None, typer.Option("--summary", help="Add Markdown to this file, for CI.", rich_help_panel=OUTPUT)
 ]
 
 
@@ -87,9 +96,7 @@ def check(
         float | None,
         typer.Option("--timeout", help="With --isolate or torchrun: seconds it may take.", rich_help_panel=SAFETY),
     ] = None,
-    memory: Annotated[
-        float | None, typer.Option("--memory", help="With --isolate: GiB it may take.", rich_help_panel=SAFETY)
-    ] = None,
+    memory: IsolatedMemory = None,
     rank_timeout: Annotated[
         float,
         typer.Option("--rank-timeout", help="Seconds one run of a rank may take.", rich_help_panel=RANKS),
@@ -98,15 +105,12 @@ def check(
         bool,
         typer.Option("--different-graphs", help="Ranks may compile different graphs.", rich_help_panel=RANKS),
     ] = False,
+    sanitize: Sanitize = False,
     fail_on: FailOn = None,
     require_compiled: RequireCompiled = None,
     json: Json = None,
-    junit: Annotated[
-        Path | None, typer.Option("--junit", help="Write a JUnit file, for CI.", rich_help_panel=OUTPUT)
-    ] = None,
-    summary: Annotated[
-        Path | None, typer.Option("--summary", help="Add Markdown to this file, for CI.", rich_help_panel=OUTPUT)
-    ] = None,
+    junit: Junit = None,
+    summary: Summary = None,
     leaves: Leaves = 10,
     quiet: Quiet = False,
 ) -> None:
@@ -122,6 +126,7 @@ def check(
     from torchparity.verbs.asking import open_pool
 
     place = place_of(os.environ)
+    may_sanitize(sanitize, ranks=place is not None)
     isolate = by_default(isolate, ranks=place is not None)
     outputs = replace(outputs, command=command_line(sys.argv[1:], ranks=place.world if place is not None else 0))
     refuse_idle(timeout, memory, isolate=isolate, ranks=place is not None)
@@ -135,6 +140,10 @@ def check(
                 verdict = checked_apart(named_target, request, pool, limits_of(timeout, memory), progress=progress)
         else:
             verdict = torchparity.check(named_target.load(), progress=progress, **asked.options)
+    if sanitize:
+        from torchparity.verbs.sanitize import sanitized
+
+        verdict = sanitized(named_target, request, verdict, seconds=timeout)
     render(verdict, printing(), leaves=leaves)
     outputs.write(verdict)
     raise typer.Exit(gated(verdict, level, compiled=least))

@@ -36,6 +36,8 @@ RequireCompiled = Annotated[
     str | None,
     typer.Option("--require-compiled", help="Exit with 125 where less than this share was compiled: 90%, or 0.9."),
 ]
+Junit = Annotated[Path | None, typer.Option("--junit", help="Write a JUnit file, for CI.", rich_help_panel=OUTPUT)]
+Sanitize = Annotated[bool, typer.Option("--sanitize", help="One more run under NVIDIA's compute-sanitizer.")]
 Leaves = Annotated[int, typer.Option("--leaves", help="Rows of the table.", rich_help_panel=OUTPUT)]
 Json = Annotated[Path | None, typer.Option("--json", help="Write everything to this file.", rich_help_panel=OUTPUT)]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress.", rich_help_panel=OUTPUT)]

@@ -96,3 +96,14 @@ def writable(path: Path | None) -> Path | None:
     if path is not None and not path.absolute().parent.is_dir():
         raise UsageError(f"there is no folder {path.parent} to write {path.name} to", hint="make it first")
     return path.absolute() if path is not None and str(path) != "-" else path
+
+
+def may_sanitize(sanitize: bool, *, ranks: bool = False) -> None:
+    """Raise where a run under the sanitizer is asked for that cannot be."""
+    if not sanitize:
+        return
+    if ranks:
+        raise UsageError("--sanitize and torchrun do not go together", hint="sanitize one rank's model by itself")
+    from torchparity.verbs.sanitize import require_sanitizer
+
+    require_sanitizer()

@@ -13,7 +13,7 @@ from torchparity.judge.settings import settings_of
 from torchparity.records import ProgressCallback, Verdict
 from torchparity.repro.bundle import read_bundle
 from torchparity.repro.case import Case
-from torchparity.repro.opening import open_case
+from torchparity.repro.opening import Opened, open_case
 from torchparity.run.subject import Subject
 
 
@@ -26,11 +26,22 @@ def judge_case(
 ) -> Verdict:
     """Judge a case in this process; another candidate than its own may be held against it."""
     opened = open_case(case, path)
+    return renamed(oracle_for_opened(case, opened, progress, candidate).judge(), opened.input_names())
+
+
+def oracle_of(case: Case, *, path: Path | None = None) -> Oracle:
+    """Return what judges a case."""
+    return oracle_for_opened(case, open_case(case, path), None, None)
+
+
+def oracle_for_opened(
+    case: Case, opened: Opened, progress: ProgressCallback | None, candidate: Candidate | None
+) -> Oracle:
+    """Return what judges a case that is open already."""
     model, inputs, random = opened.make()
     subject = Subject(model, tuple(inputs), name=case.name)
-    candidate = candidate or Compiled(opened.recipe())
     settings = settings_of(case.request, progress=progress)
-    return renamed(Oracle(subject, opened.plan(random), candidate, settings).judge(), opened.input_names())
+    return Oracle(subject, opened.plan(random), candidate or Compiled(opened.recipe()), settings)
 
 
 def renamed(verdict: Verdict, names: Sequence[str]) -> Verdict:

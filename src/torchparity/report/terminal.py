@@ -13,6 +13,7 @@ from torchparity.records import UNCHANGED, LeafReport, Severity, Status, Verdict
 
 STYLES = {Status.SAME: "bold green", Status.DIFFERS: "bold red", Status.UNKNOWN: "bold yellow"}
 SHOWN_LEAVES = 10
+SHOWN_KERNELS = 4
 # Columns below which a table shows no more than leaf, kind and score.
 NARROW = 64
 
@@ -27,7 +28,7 @@ def render(verdict: Verdict, console: Console, *, leaves: int = SHOWN_LEAVES) ->
     )
     for reason in verdict.reasons:
         console.print(f"  {escape(reason)}", highlight=False)
-    for line in (severity_text(verdict), extent_text(verdict)):
+    for line in (severity_text(verdict), extent_text(verdict), *tuned_lines(verdict)):
         if line:
             console.print(f"  {escape(line)}", highlight=False)
     if verdict.failure is not None and verdict.failure.frame:
@@ -69,6 +70,17 @@ def extent_text(verdict: Verdict) -> str:
     if extent.share is None:
         return f"compiled: {extent.inside} operations in {graphs}"
     return f"compiled: {min(extent.inside, extent.operations)} of {extent.operations} operations, in {graphs}"
+
+
+def tuned_lines(verdict: Verdict) -> list[str]:
+    """Say which kernels tuning took, for the first few operations."""
+    known = [entry for entry in verdict.tuned if entry.taken]
+    lines = [
+        f"{entry.kernel}({entry.shapes}) runs {entry.taken}, of {len(entry.choices)} kernels"
+        for entry in known[:SHOWN_KERNELS]
+    ]
+    more = len(known) - len(lines)
+    return [*lines, f"and {more} more operations were tuned (--json FILE names all)"] if more else lines
 
 
 def table(verdict: Verdict, shown: list[LeafReport], *, narrow: bool = False) -> Table:
