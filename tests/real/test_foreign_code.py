@@ -94,7 +94,10 @@ def dies():
 """
 
 
-@pytest.mark.parametrize("command", ["locate", "blame", "minify", "diagnose"])
+SLOW = [pytest.param(command, marks=pytest.mark.slow) for command in ("blame", "minify")]  # As `locate` does.
+
+
+@pytest.mark.parametrize("command", ["locate", *SLOW, "diagnose"])
 def test_a_target_that_ends_its_process_is_two_lines_in_every_verb(command, tmp_path, monkeypatch):
     monkeypatch.setenv("TOUCHY", "segfault")
     (tmp_path / "m.py").write_text(TARGET.format(planted=str(PLANTED)))

@@ -224,6 +224,7 @@ def test_the_summary_lists_what_failed_and_where_it_is(ended):
     assert "test_going_on" not in section
 
 
+@pytest.mark.slow
 def test_with_xdist_each_test_has_its_folder(pytester):
     pytester.makeconftest(CONFTEST)
     pytester.makepyfile(

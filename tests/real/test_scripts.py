@@ -77,7 +77,7 @@ CLEAN: dict[str, Any] = {
 }
 
 
-QUICK = ("network", "mutation and aliases", "dynamic sizes", "inductor")
+QUICK = ("mutation and aliases", "dynamic sizes", "inductor")
 
 
 @pytest.mark.parametrize(
