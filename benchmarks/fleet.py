@@ -1,7 +1,10 @@
 """`python -m benchmarks.fleet`: clean models that we did not write, under the real compiler. Nothing may differ.
 
 Tiny models of transformers, timm and torchvision, made from their configurations with random weights, nothing
-downloaded: float32 and bfloat16, eval and train.
+downloaded: float32 and bfloat16, eval and train. On a GPU, with the modes that record and tune:
+
+    python -m benchmarks.fleet --device cuda --dtypes float32 bfloat16 float16 --workers 12 \
+        --modes default reduce-overhead max-autotune --only Llama Bert T5 ViT resnet18
 """
 
 from __future__ import annotations
@@ -9,6 +12,8 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import random
+import time
 import warnings
 from collections import Counter
 from collections.abc import Callable
@@ -132,8 +137,12 @@ def model_job(payload: dict[str, Any], announce: Any) -> dict[str, Any]:
     torch.manual_seed(0)
     model, inputs = MAKERS[payload["kind"]][0](payload["name"])
     dtype = getattr(torch, payload["dtype"])
-    inputs = tuple(given.to(dtype) if given.is_floating_point() else given for given in inputs)
-    verdict = torchparity.check(model.to(dtype), inputs, backend=payload["backend"], train=payload["train"])
+    device = payload["device"]
+    inputs = tuple(given.to(device, dtype if given.is_floating_point() else given.dtype) for given in inputs)
+    model = model.to(device, dtype)
+    if isinstance(model, Plain):
+        model.more = {name: given.to(device) for name, given in model.more.items()}
+    verdict = torchparity.check(model, inputs, backend=payload["backend"], train=payload["train"], mode=payload["mode"])
     return {
         "status": verdict.status.value,
         "severity": verdict.severity.value,
@@ -145,14 +154,18 @@ def model_job(payload: dict[str, Any], announce: Any) -> dict[str, Any]:
 
 def chosen(options: argparse.Namespace) -> list[dict[str, Any]]:
     """Return every model in every way that was asked for."""
-    return [
-        {"kind": kind, "name": name, "dtype": dtype, "train": train, "backend": options.backend}
+    found = [
+        {"kind": kind, "name": name, "dtype": dtype, "train": train, "mode": mode}
+        | {"backend": options.backend, "device": options.device}
+        for mode in options.modes
         for kind in options.kinds
         for name in MAKERS[kind][1]
         for dtype in options.dtypes
         for train in (False, True)
         if not options.only or name in options.only
     ]
+    random.Random(options.seed).shuffle(found)  # So that what there is time for is some of everything.
+    return found
 
 
 def main() -> None:
@@ -161,12 +174,17 @@ def main() -> None:
     parser.add_argument("--dtypes", nargs="*", default=["float32", "bfloat16"])
     parser.add_argument("--kinds", nargs="*", default=list(MAKERS), choices=list(MAKERS))
     parser.add_argument("--only", nargs="*", default=[])
+    parser.add_argument("--modes", nargs="*", default=["default"])
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--minutes", type=float, default=600.0)
+    parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--timeout", type=float, default=300.0)
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     console = Console(width=200)
     counts: Counter[str] = Counter()
+    deadline = time.monotonic() + 60 * options.minutes
     with Pool(workers=options.workers, preload=PRELOAD) as pool:
         limits = Limits(seconds=options.timeout)
         pending = {pool.submit(JOB, payload, limits=limits): payload for payload in chosen(options)}
@@ -176,13 +194,19 @@ def main() -> None:
             if outcome.ending is not Ending.RETURNED:
                 row = {"status": outcome.ending.value, "reasons": [str(outcome.error)[-300:]]}
             counts[row["status"]] += 1
-            title = f"{asked['kind']} {asked['name']} {asked['dtype']} {'train' if asked['train'] else 'eval'}"
+            way = "train" if asked["train"] else "eval"
+            title = f"{asked['kind']} {asked['name']} {asked['dtype']} {way} {asked['mode']}"
             numbers = f"{row.get('score', 0.0):8.2f} {row.get('seconds', 0.0):6.1f} s"
             told = "" if row["status"] == "same" else "; ".join(row["reasons"])
             console.print(f"{row['status']:8} {title:50} {numbers}  {told}", highlight=False, markup=False)
             if options.out is not None:
                 with options.out.open("a") as log:
                     log.write(json.dumps({"model": title, **row}) + "\n")
+            if time.monotonic() > deadline:
+                console.print(f"the time is over; {len(pending) - counts.total()} were not asked")
+                for left in pending:
+                    left.cancel()
+                break
     console.print(", ".join(f"{count} {status}" for status, count in counts.most_common()))
 
 
