@@ -72,6 +72,25 @@ def test_a_leaf_is_judged_alike(dtype, shape, transposed, monkeypatch):
     assert eager.identical
 
 
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("size", [1.0, 2.0**-24], ids=["normal", "least"])
+def test_a_candidate_that_is_the_truth_has_a_place_too(dtype, shape, size, monkeypatch):
+    """Eager is off by a step, the candidate by nothing: no element is worse than another, and none lies outside."""
+    from torchparity.compare import kernels
+
+    monkeypatch.setattr(statistics, "leaf_kernels", lambda kind: kernels)
+    true = torch.full(shape, size, dtype=torch.float64, device=DEVICE)
+    eager = (true * 2).to(dtype)
+    baseline = statistics.FloatBaseline(eager, true)
+    for _ in range(3):
+        baseline.add(eager)
+    found = judgement.judge_float(baseline, true.to(dtype), judgement.Tolerance())
+
+    assert (found.score, found.candidate_error) == (0.0, 0.0)
+    assert 0 <= found.position < true.numel()
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 def test_what_is_not_finite_is_left_to_the_plain_form(dtype, monkeypatch):
     plain, _ = judged(dtype, (40, 50), fast=False, transposed=False, wild=True, monkeypatch=monkeypatch)

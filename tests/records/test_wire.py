@@ -22,6 +22,7 @@ from torchparity.records import (
     Status,
     Story,
     Trial,
+    Tuned,
     Verdict,
 )
 from torchparity.records.wire import plain_data, record_from
@@ -69,6 +70,9 @@ VERDICT = Verdict(
     seconds=1.25,
     compiled=Extent(inside=3, operations=4, graphs=2),
     exact=("output[0]",),
+    tuned=(
+        Tuned(kernel="mm", shapes="2x2", choices=("aten", "triton"), taken="aten", wrong=("triton",), unusable=("b",)),
+    ),
 )
 
 

@@ -392,6 +392,36 @@ def test_where_products_may_be_shortened_their_noise_is_that_of_shortened_ones(a
         assert float(spread / error) < 0.05
 
 
+@pytest.mark.parametrize("half", [1 << 12, 0], ids=["rounded", "cut off"])
+def test_what_a_mean_of_shortened_products_errs_by_is_in_the_noise(half, monkeypatch):
+    """A weight is off by the same at every place of an image: the mean of a channel does not average that out."""
+    monkeypatch.setattr(noise_module, "SHORTENING", ("cpu",))
+    monkeypatch.setattr(torchapi, "allows_tf32", lambda operation: True)
+    images, weight = random(4, 16, 40, 40).abs(), random(24, 16, 3, 3, seed=1)
+
+    def shortened(values):
+        return ((values.view(torch.int32) + half) & ~((1 << 13) - 1)).view(torch.float32).double()
+
+    exact = torch.nn.functional.conv2d(images.double(), weight.double()).mean((0, 2, 3))
+    error = torch.nn.functional.conv2d(shortened(images), shortened(weight)).mean((0, 2, 3)) - exact
+    spreads = []
+    for run_number in range(6):
+        with make(run=run_number):
+            moved = torch.nn.functional.conv2d(images, weight)
+        spreads.append((moved.double().mean((0, 2, 3)) - exact).square().mean())
+    spread = torch.stack(spreads).mean().sqrt()
+
+    assert 0.3 < float(spread / error.square().mean().sqrt()) < 3.0
+
+
+def test_a_product_of_numbers_that_are_short_already_is_exact(monkeypatch):
+    monkeypatch.setattr(noise_module, "SHORTENING", ("cpu",))
+    monkeypatch.setattr(torchapi, "allows_tf32", lambda operation: True)
+    chosen, table = torch.eye(8), torch.arange(64.0).reshape(8, 8)
+    with make():
+        assert torch.equal(chosen @ table, table)
+
+
 def test_how_products_are_shortened_is_known_however_it_was_said():
     before = torch.backends.cuda.matmul.fp32_precision
     try:

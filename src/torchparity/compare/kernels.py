@@ -163,7 +163,7 @@ def judge_kernel(
     energy = tl.zeros((HEIGHT, WIDTH), tl.float32)
     wrong = tl.zeros((HEIGHT, WIDTH), tl.float32)
     changed = tl.zeros((HEIGHT, WIDTH), tl.float32)
-    worst = tl.zeros((HEIGHT, WIDTH), tl.float32)
+    worst = tl.full((HEIGHT, WIDTH), -1.0, tl.float32)  # What lies outside is less than anything inside.
     met = tl.zeros((HEIGHT, WIDTH), tl.int32)
     total = rows + columns
     column_lends = tl.load(column_noise + across, across < columns, other=0.0)
@@ -187,7 +187,7 @@ def judge_kernel(
         sizes = tl.load(row_scale + down, down < rows, other=0.0)[:, None] * column_size[None, :]
         own = tl.load(squares + place, inside, other=0.0).to(tl.float32) * share
         ratio = tl.abs(off) / allowance(base, own, lends, sizes, unit, half, lent, tiny)
-        ratio = tl.where(inside, ratio, 0.0)
+        ratio = tl.where(inside, ratio, -1.0)
         wrong += tl.where(ratio > threshold, 1.0, 0.0)
         met = tl.where(ratio > worst, turn, met)
         worst = tl.maximum(worst, ratio)

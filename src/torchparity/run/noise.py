@@ -39,10 +39,16 @@ EQUAL_SHARE = 0.08
 CORNER = 16
 # Matrix products are added up in blocks, on every device.
 BLOCKED = 64
-# Where a GPU may shorten the factors of a product to 11 bits (TF32), each errs by 2^-11 / sqrt(3), root mean square:
-# both together by so many halves of a float32 unit.
-SHORTENED = 0.82 * 2.0**13
+# Where a GPU may shorten the factors of a product to 11 bits (TF32), each is off by so many float32 units at most where
+# it is rounded, and by as many again where it is cut off. A weight is off by the same everywhere it is used, so that
+# the factors themselves are moved: moved results would average out in a mean, which these errors do not.
+SHORTENED = 1 << 12
 SHORTENING = ("cuda",)
+# Arguments that are factors; all of them where nothing is said.
+FACTORS = {
+    **dict.fromkeys(("addmm", "baddbmm", "addbmm", "addmv"), (1, 2)),
+    **dict.fromkeys(("convolution", "cudnn_convolution", "_convolution"), (0, 1)),
+}
 # Functions that torch's own vector code approximates by a polynomial whose error, 1.5e-7, is one of a result near 1
 # (Abramowitz and Stegun 7.1.26); a result near 0 has it too.
 APPROXIMATED = ("erf",)
@@ -101,6 +107,8 @@ class Noise(Watch):
         """Run one operation and move what it rounded."""
         rounds = not (traits.view or traits.exact or traits.random)
         doubled = promoted((args, kwargs)) if self.amplitude > 1 and rounds else None
+        if traits.contraction and rounds and torchapi.allows_tf32(traits.name):
+            args = self._shortened(traits.name, args)
         outputs = func(*args, **kwargs)
         if traits.name in ALLOCATES:
             poison(outputs, finite=True)
@@ -138,6 +146,25 @@ class Noise(Watch):
             drawn = self._slice(target.device, integer, steps, target.numel()).reshape(target.shape)
             target.view(integer).add_(drawn * inexact)
 
+    def _shortened(self, name: str, args: tuple[Any, ...]) -> tuple[Any, ...]:
+        """Return arguments whose float32 factors are as far off as a shorter format may make them."""
+
+        def shorten(value: Any) -> Any:
+            if not isinstance(value, torch.Tensor) or value.dtype != torch.float32 or value.numel() == 0:
+                return value
+            if value.device.type not in SHORTENING or not torchapi.in_memory(value):
+                return value
+            integer, mask = BITS[value.dtype]
+            moved = value.clone()
+            bits = moved.view(integer)
+            most = round(SHORTENED * self.amplitude)
+            drawn = self._slice(value.device, integer, most, value.numel()).reshape(value.shape)
+            bits.add_((drawn - self.offsets.randrange(most)) * (bits & mask).ne_(0))
+            return moved
+
+        places = FACTORS.get(name, range(len(args)))
+        return tuple(shorten(value) if place in places else value for place, value in enumerate(args))
+
     def _replay(self, outputs: Any) -> None:
         for output in torchapi.tree_leaves(outputs):
             recorded = next(self.replay, None)
@@ -157,9 +184,6 @@ class Noise(Watch):
             return
         count = terms(traits, inputs, target)
         size = 1.0 + math.log2(count) / 4
-        if traits.contraction and target.device.type in SHORTENING and torchapi.allows_tf32(traits.name):
-            self.perturb(target, size, chain=SHORTENED if target.dtype == torch.float32 else None)
-            return
         if count < SHORTEST_CHAIN:
             self.perturb(target, size)
             return
