@@ -1,11 +1,12 @@
 """What a check costs on a GPU, and what it says there; absolute times, of this machine.
 
-    python -m benchmarks.cuda check leaf isolate faults
+    python -m benchmarks.cuda check leaf isolate faults injected
 
 check    a transformer, bfloat16, forward and backward: ours and stock's `same_two_models`, time and peak memory
 leaf     one leaf of 2^28 floats: beginning, a sample, a judgement; against what memory itself allows
 isolate  `check` of a tiny model from the command line, isolated and not
 faults   kernels that assert, reach out of bounds or never end: what a check says of each
+injected PyTorch's own planted bugs, in a transformer of twelve blocks: what `diagnose` says of each
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -87,6 +89,29 @@ def make():
     torch.manual_seed(0)
     return wave, (torch.randn(4, 5, device="cuda"),)
 """
+
+BLOCKS = """
+import torch
+
+class Block(torch.nn.Module):
+    def __init__(self, width=64):
+        super().__init__()
+        self.norm, self.second = torch.nn.LayerNorm(width), torch.nn.LayerNorm(width)
+        self.qkv, self.out = torch.nn.Linear(width, 3 * width), torch.nn.Linear(width, width)
+        self.up, self.down = torch.nn.Linear(width, 4 * width), torch.nn.Linear(4 * width, width)
+
+    def forward(self, x):
+        q, k, v = self.qkv(self.norm(x)).view(*x.shape[:2], 3, 4, -1).permute(2, 0, 3, 1, 4)
+        x = x + self.out(torch.nn.functional.scaled_dot_product_attention(q, k, v).transpose(1, 2).reshape(x.shape))
+        return x + self.down(torch.relu(self.up(self.second(x))))
+
+def make():
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(*(Block() for _ in range(12))).cuda()
+    return model, (torch.randn(2, 16, 64, device="cuda"),)
+"""
+# Bugs that PyTorch plants in its own lowering of relu, to test its tools with.
+INJECTED = ("compile_error", "runtime_error", "accuracy")
 
 
 class Block(torch.nn.Module):
@@ -256,7 +281,31 @@ def bench_faults(console: Console, options: argparse.Namespace) -> None:
     console.print(table)
 
 
-PARTS = {"check": bench_check, "leaf": bench_leaf, "isolate": bench_isolate, "faults": bench_faults}
+def bench_injected(console: Console, options: argparse.Namespace) -> None:
+    """PyTorch's own planted bugs, in a transformer of twelve blocks: the five lines of each."""
+    table = Table("bug", "exit code", "seconds", "says")
+    with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor() as threads:
+        Path(folder, "model.py").write_text(BLOCKS, encoding="utf-8")
+        setting = "inductor.triton.inject_relu_bug_TESTING_ONLY"
+        asked = {
+            bug: threads.submit(
+                command, folder, "diagnose", "model.py:make", "--config", f"{setting}={bug}", "--out", f"found/{bug}"
+            )
+            for bug in INJECTED
+        }
+        for bug, future in asked.items():
+            told, code, seconds = future.result()
+            table.add_row(bug, str(code), f"{seconds:.1f}", "\n".join(told.splitlines()[:6]))
+    console.print(table)
+
+
+PARTS = {
+    "check": bench_check,
+    "leaf": bench_leaf,
+    "isolate": bench_isolate,
+    "faults": bench_faults,
+    "injected": bench_injected,
+}
 
 
 def main() -> None:

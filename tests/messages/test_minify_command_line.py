@@ -65,6 +65,7 @@ def test_the_users_own_command_decides(folder):
     ]
 
 
+@pytest.mark.slow
 def test_a_budget_of_queries_ends_it_and_resume_goes_on(folder):
     short = run(folder, "minify", "cases/001_dynamo", "--check", CHECK, "--queries", 4, "--out", "short")
     assert "(stopped early)" in short.stdout

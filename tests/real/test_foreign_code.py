@@ -75,6 +75,7 @@ def test_a_tap_that_ends_its_process_is_no_answer_and_the_search_goes_on(case, e
     assert found.kind in ("value", "bias")
 
 
+@pytest.mark.slow
 def test_a_picture_that_ends_its_process_is_said(touchy, tmp_path, monkeypatch):
     (case, *_) = torchparity.capture(touchy.Model(), (torch.randn(2, 3),), backend="eager")
     folder = write_bundle(case, tmp_path / "case")

@@ -98,7 +98,7 @@ def command(folder: Path, environment: dict[str, str], *words: str) -> subproces
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("verb", ["check", "run"])
+@pytest.mark.parametrize("verb", ["check", pytest.param("run", marks=pytest.mark.slow)])
 def test_what_it_sees_differs(tmp_path, verb):
     ran = made(tmp_path / "ran")
     (tmp_path / "model.py").write_text(MODEL.format(ran=str(ran)))
