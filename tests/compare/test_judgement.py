@@ -375,6 +375,48 @@ def test_an_element_that_amplified_noise_reaches_is_explained():
     assert suspicion.explained()
 
 
+def with_noise(size, *, step=0.0, crossing=(), runs=16, seed=0):
+    """A leaf near zero with six runs of smooth noise, and amplified ones, some of which cross a step at one element."""
+    eager = random(10, 10, seed=seed).float()
+    baseline = FloatBaseline(eager, eager.double())
+    for run in range(6):
+        baseline.add(eager + size * random(10, 10, seed=seed + run + 1).float())
+    amplified = [eager + 4 * size * random(10, 10, seed=seed + run + 50).float() for run in range(runs)]
+    for run in crossing:
+        amplified[run][3, 4] += step
+    return eager, baseline, amplified
+
+
+@pytest.mark.parametrize("crossing", [(2,), (2, 5, 7), (2, 5, 7, 9, 11)], ids=len)
+@pytest.mark.parametrize("height", [12.0, 100.0, 10_000.0])
+def test_a_step_is_one_however_often_amplified_noise_crosses_it(height, crossing):
+    """Runs that cross it widen the spread, so that the candidate seems less far off; it is no less a step for that."""
+    size = 1e-3
+    eager, baseline, amplified = with_noise(size, step=height * 4 * size, crossing=crossing)
+    candidate = eager.clone()
+    candidate[3, 4] += height * 4 * size
+    suspicion = Suspicion(baseline, candidate, TOLERANCE)
+    for run in amplified:
+        suspicion.add(run)
+        baseline.add(run, amplitude=4.0)
+    assert suspicion.indices.tolist() == [34]
+    assert suspicion.explained()
+
+
+@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("height", [10.0, 14.0, 30.0])
+def test_smooth_noise_explains_no_step(height, seed):
+    size = 1e-3
+    eager, baseline, amplified = with_noise(size, seed=1000 * seed)
+    candidate = eager.clone()
+    candidate[3, 4] += height * size
+    suspicion = Suspicion(baseline, candidate, TOLERANCE)
+    for run in amplified:
+        suspicion.add(run)
+        baseline.add(run, amplitude=4.0)
+    assert not suspicion.explained()
+
+
 def test_noise_elsewhere_explains_nothing():
     eager = torch.ones(10, 10)
     baseline = FloatBaseline(eager, eager.double())

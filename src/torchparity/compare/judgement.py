@@ -26,6 +26,11 @@ UNSEEN = 2.0
 ENVELOPE = 0.67
 # Amplified noise itself reaches this far on a smooth function: nearer than that, it explains nothing.
 BEYOND_LINEAR = 16.0
+# Of a smooth function the largest of sixteen runs is three or four times their median; so many times is a step.
+# Elements whose runs are kept to see that, and the fewest runs that show it.
+STEP = 8.0
+FOLLOWED = 1 << 16
+FEWEST = 8
 # Noise that came this far may come all the way in another run.
 APPROACH = 0.25
 # Share of the suspicious elements that amplified runs may leave unreached.
@@ -313,7 +318,10 @@ class Suspicion:
             found.append((row + rows.start) * baseline.layout.columns + column + columns.start)
         self.indices = torch.cat(found) if found else torch.empty(0, dtype=torch.long)
         self.distance = baseline.distance(candidate, self.indices)
+        # Of plain noise alone: amplified runs that cross a kink widen the spread, and what is far off would seem near.
+        self.smooth = self._units()
         self.envelope = torch.zeros_like(self.distance)
+        self.runs: list[torch.Tensor] = []
 
     def _units(self) -> torch.Tensor:
         """What one unit of score is at the suspicious elements, by all that is known now."""
@@ -328,20 +336,28 @@ class Suspicion:
         distance = self.baseline.distance(sample, self.indices)
         finite = torch.where(distance < torch.finfo(distance.dtype).max, distance, 0.0)
         self.envelope = torch.maximum(self.envelope, finite)
+        if self.indices.numel() <= FOLLOWED:
+            self.runs.append(finite)
 
     def reached(self) -> bool:
         """Tell whether amplified noise moved any suspicious element a good part of the way."""
         return bool((self.envelope > APPROACH * self.distance).any())
 
+    def _steps(self) -> torch.Tensor:
+        """Tell where amplified noise did little in most runs and very much in one: that is a step, and no slope."""
+        if len(self.runs) < FEWEST:
+            return torch.zeros_like(self.distance, dtype=torch.bool)
+        return self.envelope > STEP * torch.stack(self.runs).median(0).values
+
     def explained(self) -> bool:
         """Tell whether amplified noise reaches (nearly) all suspicious elements."""
         if not self.indices.numel():
             return False
-        units = self._units()
-        beyond = (self.distance > BEYOND_LINEAR * units) & (self.envelope >= ENVELOPE * self.distance)
+        beyond = (self.distance > BEYOND_LINEAR * self.smooth) | self._steps()
+        beyond &= self.envelope >= ENVELOPE * self.distance
         if not bool(beyond.any()):
             return False
-        inside = self.distance <= self.tolerance.threshold * units
+        inside = self.distance <= self.tolerance.threshold * self._units()
         remaining = int((~(beyond | inside)).sum())
         return remaining <= UNREACHED * self.indices.numel()
 

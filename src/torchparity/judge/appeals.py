@@ -18,7 +18,7 @@ from torchparity.compare.leaves import Leaf
 from torchparity.compilers.candidates import Candidate
 from torchparity.judge import reasons
 from torchparity.judge.ground import LOOKS, Ground
-from torchparity.judge.kinks import Suspects, followable, numeric
+from torchparity.judge.kinks import LEAST, MOST, Suspects, followable, numeric
 from torchparity.records import KINK, OTHER_RANDOM, Failure, LeafReport, Status
 from torchparity.run.state import RandomState
 
@@ -87,7 +87,8 @@ class Appeals:
         """Where leaves differ in numbers only, see whether amplified noise reaches that far too."""
         if self.tolerance.relative is not None:
             return
-        suspects = Suspects(self.ground.expectations, self.tolerance)
+        least = MOST if self.ground.shortens else LEAST
+        suspects = Suspects(self.ground.expectations, self.tolerance, least=least)
         for entry in candidates:
             for path, leaf in entry.suspects.items():
                 suspects.add(path, leaf, entry.comparison.reports[path])

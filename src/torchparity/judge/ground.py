@@ -63,6 +63,8 @@ class Ground:
         # State of Python's that eager itself does not repeat (a time, an address): nobody can be held to it.
         self.fickle: set[str] = set()
         self.saw_random = False
+        # Whether a device may shorten the factors of products, so that noise is large beside a float32 rounding.
+        self.shortens = False
         self.raises = False
         self.random_after: RandomState | None = None
         self.patience = LEAST_PATIENCE
@@ -338,6 +340,7 @@ class Ground:
         elif (told := reasons.noise_failed(ending.failure)) not in self.notes:
             self.notes.append(told)
         self.saw_random |= noise.saw_random
+        self.shortens |= noise.shortens
 
 
 def kept(leaf: Leaf, *, reused: bool = False) -> Leaf:

@@ -16,7 +16,8 @@ from torchparity.compare.judgement import Suspicion, Tolerance
 from torchparity.compare.leaves import Leaf, parts_of
 from torchparity.records import KINK, Kind, LeafReport, Status
 
-# At least and at most so many amplified runs.
+# At least and at most so many amplified runs. Where products are shortened, noise is thousands of float32 roundings:
+# many a ReLU lies within it, and four runs miss one of them too often.
 LEAST, MOST = 4, 16
 # A score this many times the threshold needs no finer estimate of the noise.
 CLEAR = 5.0
@@ -44,8 +45,9 @@ def followable(report: LeafReport) -> bool:
 class Suspects:
     """The leaves of candidate runs that differ in numbers, followed through amplified noise."""
 
-    def __init__(self, expectations: Mapping[str, Expectation], tolerance: Tolerance) -> None:
+    def __init__(self, expectations: Mapping[str, Expectation], tolerance: Tolerance, *, least: int = LEAST) -> None:
         self._all = expectations
+        self.least = least
         self.tolerance = tolerance
         self.expectations: dict[str, Expectation] = {}
         self.scores: dict[str, float] = {}
@@ -84,7 +86,7 @@ class Suspects:
 
     def decided(self, runs: int) -> bool:
         """Tell whether some leaf is far off and no noise comes near it: the verdict cannot change any more."""
-        if runs < LEAST:
+        if runs < self.least:
             return False
         return any(
             score > CLEAR * self.tolerance.threshold

@@ -102,6 +102,7 @@ class Noise(Watch):
         self.offsets = random.Random(bank.seed * 1_000_003 + run)
         self.replay = iter(replay)
         self.saw_random = False
+        self.shortens = False
 
     def operate(self, func: Callable[..., Any], traits: Traits, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run one operation and move what it rounded."""
@@ -155,6 +156,7 @@ class Noise(Watch):
             if value.device.type not in SHORTENING or not torchapi.in_memory(value):
                 return value
             integer, mask = BITS[value.dtype]
+            self.shortens = True
             moved = value.clone()
             bits = moved.view(integer)
             most = round(SHORTENED * self.amplitude)
