@@ -8,7 +8,11 @@ import pytest
 import torch
 
 from torchparity import Status, UsageError, check, torchapi
+from torchparity.compare.expectation import Comparison
 from torchparity.compilers.candidates import tunes
+from torchparity.judge.appeals import CandidateRun
+from torchparity.judge.choices import Rounds
+from torchparity.records import Failure, LeafReport
 
 TUNED: dict[str, Any] = {
     "mode": "max-autotune",
@@ -107,3 +111,29 @@ def test_other_backends_choose_nothing():
 )
 def test_who_tunes(facts, expected):
     assert tunes(facts) is expected
+
+
+@pytest.mark.parametrize("lost", [False, True])
+def test_a_round_that_fails_as_a_whole_is_never_called_right(lost, monkeypatch):
+    """Nobody fails alone, or the device is lost before anybody can be asked: the verdict says so all the same."""
+    offers = [torchapi.Offer("mm", "2x2", ("a", "b")), torchapi.Offer("bmm", "2x2x2", ("a", "b"))]
+    failure = Failure(type="a device that is lost", message="", stage="crashes")
+    asked: list[tuple[int | None, ...]] = []
+
+    def attempt(self: Rounds, pick: Any, name: str) -> CandidateRun:
+        for offer in offers:
+            self.offers.setdefault(offer)
+        places = tuple(pick(offer) for offer in offers)
+        asked.append(places)
+        wrong = places == (1, 1)
+        reports = {"output": LeafReport(path="output", role="output", status=Status.DIFFERS, dtype="", shape=())}
+        told = failure if wrong and lost else None
+        return CandidateRun(Comparison(reports if wrong else {}), {}, told, lost=wrong and lost)
+
+    monkeypatch.setattr(Rounds, "attempt", attempt)
+    verdict = check(torch.sin, (torch.randn(5),), every_choice=True)
+
+    assert verdict.status is Status.DIFFERS
+    assert any("choice 2 of all operations together is wrong" in reason for reason in verdict.reasons)
+    # The others have the choice that was right, not what tuning takes.
+    assert asked == ([(0, 0), (1, 1)] if lost else [(0, 0), (1, 1), (1, 0), (0, 1)])

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from torchparity import Kind, Status, check
+from torchparity import Kind, Status, check, torchapi
 from torchparity.judge import memory
 from torchparity.run.zones import ZONE, Zones
 
@@ -107,6 +107,27 @@ def test_what_inductor_allocates_lies_between_them(monkeypatch):
 
     assert any(name.startswith("buf") for name in names)
     assert "input args[0]" in names
+
+
+class Fills(torch.nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.cat([x.sin() + torch.zeros(3), torch.empty_like(x).fill_(2.0)])
+
+
+@pytest.mark.usefixtures("_zoned")
+@pytest.mark.parametrize("backend", ["inductor", "aot_eager"])
+def test_nothing_is_compiled_anew_between_them(backend):
+    compiled: list[Any] = []
+
+    def hear(graph_module: Any, inputs: list[Any], compile_it: Any) -> Any:
+        compiled.append(graph_module)
+        return compile_it()
+
+    with torchapi.heard_compilations(hear):
+        verdict = check(Fills(), (torch.randn(3),), backend=backend)
+    assert verdict.status is Status.SAME, verdict.reasons
+    assert len(compiled) <= 1
+    assert verdict.runs[-1].ending == "returned"
 
 
 # --- outputs that are given out again -----------------------------------------------------------

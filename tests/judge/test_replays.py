@@ -11,6 +11,7 @@ import torch
 from torchparity import Status, check
 from torchparity.compilers.candidates import replays
 from torchparity.judge import memory, oracle
+from torchparity.run.other_data import has_order
 
 
 @pytest.fixture(autouse=True)
@@ -171,3 +172,28 @@ def test_torchs_own_graphs_may_write_to_the_same_memory(backend, expected, monke
     monkeypatch.setattr(memory, "REUSING", ("giving_out_again",) if backend == "inductor" else ())
     verdict = check(torch.sin, (torch.full((5,), 1.0),), backend=giving_out_again)
     assert verdict.status is expected, verdict.reasons
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        (torch.arange(5.0), True),
+        (-torch.arange(5.0), True),
+        (torch.eye(4) + 1, True),
+        (torch.tensor([1.0, 3.0, 2.0]), False),
+        (torch.randn(4, 4, generator=torch.Generator().manual_seed(0)), False),
+        (torch.tensor(2.0), False),
+    ],
+)
+def test_what_has_an_order_keeps_it(values, expected):
+    assert has_order(values) is expected
+
+
+def test_a_model_that_cannot_run_on_other_data_keeps_its_verdict():
+    def strict(x: torch.Tensor) -> torch.Tensor:
+        if float(x.sum()) < 9.5:
+            raise ValueError("not such numbers")
+        return x.sin()
+
+    verdict = check(strict, (torch.full((2, 5), 1.0) + torch.eye(5)[:2] * 1e-3,), backend="eager")
+    assert verdict.status is Status.SAME, verdict.reasons

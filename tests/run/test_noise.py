@@ -422,6 +422,27 @@ def test_a_product_of_numbers_that_are_short_already_is_exact(monkeypatch):
         assert torch.equal(chosen @ table, table)
 
 
+def test_a_product_that_is_written_to_is_still_written_to(monkeypatch):
+    monkeypatch.setattr(noise_module, "SHORTENING", ("cpu",))
+    monkeypatch.setattr(torchapi, "allows_tf32", lambda operation: True)
+    left, right = random(8, 8), random(8, 8, seed=1)
+    for name, before in (("addmm_", random(8, 8, seed=2)), ("baddbmm_", random(1, 8, 8, seed=2))):
+        factors = (left, right) if name == "addmm_" else (left[None], right[None])
+        target = before.clone()
+        with make():
+            getattr(target, name)(*factors)
+        torch.testing.assert_close(target, before + left @ right, rtol=1e-2, atol=1e-2)
+
+
+@pytest.mark.parametrize("value", [3.7e-44, 1e-42, torch.finfo(torch.float32).min, torch.finfo(torch.float32).max])
+def test_factors_at_the_ends_of_their_range_stay_numbers(value, monkeypatch):
+    monkeypatch.setattr(noise_module, "SHORTENING", ("cpu",))
+    monkeypatch.setattr(torchapi, "allows_tf32", lambda operation: True)
+    factor = torch.full((32, 32), value) * (1 if abs(value) > 1 else random(32, 32).abs())
+    with make(amplitude=4.0):
+        assert torch.isfinite(factor @ torch.eye(32)).all()
+
+
 def test_how_products_are_shortened_is_known_however_it_was_said():
     before = torch.backends.cuda.matmul.fp32_precision
     try:

@@ -114,7 +114,7 @@ def test_what_it_sees_differs(tmp_path, verb):
     assert done.returncode == 1, done.stdout + done.stderr
     told = " ".join(done.stdout.split())
     assert (
-        "compute-sanitizer sees an invalid __global__ write of size 4 bytes of double at careless.py:8, and 1 more"
+        "compute-sanitizer sees: Invalid __global__ write of size 4 bytes of double at careless.py:8, and 1 more"
         in told
     )
     assert "out_of_bounds" in told

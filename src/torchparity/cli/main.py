@@ -36,7 +36,7 @@ from torchparity.cli.options import (
 )
 from torchparity.cli.outputs import Outputs, command_line, gated, printing
 from torchparity.cli.progress import ProgressLine
-from torchparity.cli.subjects import limits_of, may_sanitize, named
+from torchparity.cli.subjects import limits_of, may_choose, may_sanitize, named
 from torchparity.errors import ParityError, UsageError
 from torchparity.report.terminal import render
 from torchparity.version import __version__
@@ -127,6 +127,7 @@ def check(
 
     place = place_of(os.environ)
     may_sanitize(sanitize, ranks=place is not None)
+    may_choose(request, ranks=place is not None)
     isolate = by_default(isolate, ranks=place is not None)
     outputs = replace(outputs, command=command_line(sys.argv[1:], ranks=place.world if place is not None else 0))
     refuse_idle(timeout, memory, isolate=isolate, ranks=place is not None)

@@ -12,6 +12,7 @@ from torchparity.workers.outcome import Limits
 
 if TYPE_CHECKING:
     from torchparity.repro.case import Case
+    from torchparity.request import Request
     from torchparity.run.target import Target
 
 GIB = 2**30
@@ -107,3 +108,9 @@ def may_sanitize(sanitize: bool, *, ranks: bool = False) -> None:
     from torchparity.verbs.sanitize import require_sanitizer
 
     require_sanitizer()
+
+
+def may_choose(request: Request, *, ranks: bool) -> None:
+    """Raise where every choice is asked for on ranks, which would each try as many as they like."""
+    if request.every_choice and ranks:
+        raise UsageError("--every-choice and torchrun do not go together", hint="judge one rank's model by itself")

@@ -38,13 +38,18 @@ def tuned_to(offer: torchapi.Offer, taken: str) -> Tuned:
 
 def judge_choices(oracle: Oracle, verdict: Verdict) -> Verdict:
     """Judge the model with every kernel that tuning may take for it."""
+    if oracle.built is None or oracle.ground.runner.lost or torchapi.is_distributed():
+        return verdict
+    before = len(oracle.ground.records)
     rounds = Rounds(oracle)
     rounds.run()
     tuned = tuple(rounds.tuned(oracle.taken))
     unusable = sum(len(entry.unusable) for entry in tuned)
     choices = sum(len(entry.choices) for entry in tuned) - unusable
     wrong = [reasons.wrong_choice(entry.kernel, entry.shapes, name) for entry in tuned for name in entry.wrong]
-    runs, seconds = tuple(oracle.ground.records), time.perf_counter() - oracle.started
+    wrong += [reasons.wrong_round(place) for place in rounds.unnamed]
+    runs = (*verdict.runs, *oracle.ground.records[before:])
+    seconds = time.perf_counter() - oracle.started
     verdict = replace(verdict, tuned=tuned, runs=runs, seconds=seconds)
     if not tuned:
         return replace(verdict, reasons=(*verdict.reasons, reasons.no_choices()))
@@ -68,23 +73,43 @@ class Rounds:
         self.wrong: dict[torchapi.Offer, list[str]] = {}
         self.unusable: dict[torchapi.Offer, list[str]] = {}
         self.evidence: list[CandidateRun] = []
+        # Rounds that failed, though none of their operations does so alone, or that took the device along.
+        self.unnamed: list[int] = []
 
     def run(self) -> None:
-        """Go on until every operation has had each of its choices, or the device is lost."""
-        place = 0
+        """Go on until every operation has had each of its choices, or the device is lost; then name what failed."""
+        place, failing, right = 0, {}, None
         while place == 0 or place < max((len(offer.choices) for offer in self.offers), default=0):
-            number = place
-            found = self.attempt(lambda offer: number if number < len(offer.choices) else 0, f"choice {place + 1}")  # noqa: B023
-            if found.fails and not found.lost:
-                for offer in [offer for offer in self.offers if place < len(offer.choices)]:
-                    found = self.attempt(
-                        lambda other, offer=offer: number if other == offer else None,  # type: ignore[misc] # noqa: B023
-                        f"choice {place + 1} of {offer.kernel}",
-                    )
-                    self.note(offer, place, found)
+            found = self.attempt(functools.partial(nth, place), f"choice {place + 1}")
             if found.lost:
+                self.blame_round(place, found)
                 return
+            if found.fails:
+                failing[place] = found
+            else:
+                right = place
             place += 1
+        for place, found in failing.items():
+            if not self.named(place, right, found):
+                return
+
+    def named(self, place: int, right: int | None, failing: CandidateRun) -> bool:
+        """Try each operation of a round alone, the others with choices that are right; False: the device is lost."""
+        before = sum(map(len, (*self.wrong.values(), *self.unusable.values())))
+        for offer in [offer for offer in self.offers if place < len(offer.choices)]:
+            pick = functools.partial(by_itself, offer, place, right)
+            found = self.attempt(pick, f"choice {place + 1} of {offer.kernel}")
+            self.note(offer, place, found)
+            if found.lost:
+                return False
+        if sum(map(len, (*self.wrong.values(), *self.unusable.values()))) == before:
+            self.blame_round(place, failing)
+        return True
+
+    def blame_round(self, place: int, found: CandidateRun) -> None:
+        """Keep a round that fails as a whole."""
+        self.unnamed.append(place)
+        self.evidence.append(found)
 
     def note(self, offer: torchapi.Offer, place: int, found: CandidateRun) -> None:
         """Keep what came of one choice of one operation. What does not even compile is not taken by a compiler."""
@@ -107,7 +132,7 @@ class Rounds:
             built = candidate.build(oracle.subject.model)
             found = oracle.run_compiled(built, f"{candidate.name}, {name}")
             if found.failure is None:
-                with torchapi.allocating(full_of_nan):
+                with torchapi.allocating(full_of_nan, factories=False):
                     found = oracle.run_compiled(built, f"{candidate.name}, {name}, again")
         if not found.lost:
             Appeals(oracle.ground, oracle.tolerance, candidate, oracle.run_compiled).hear([found])
@@ -123,6 +148,18 @@ class Rounds:
             )
             for offer in self.offers
         ]
+
+
+def nth(place: int, offer: torchapi.Offer) -> int:
+    """Pick the choice at a place, or the first one where there are not so many."""
+    return place if place < len(offer.choices) else 0
+
+
+def by_itself(wanted: torchapi.Offer, place: int, right: int | None, offer: torchapi.Offer) -> int | None:
+    """Pick one choice of one operation; for the others what is known to be right, or what tuning takes."""
+    if offer == wanted:
+        return place
+    return None if right is None else nth(right, offer)
 
 
 def full_of_nan(allocate: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:

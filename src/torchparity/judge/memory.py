@@ -11,6 +11,7 @@ from torchparity.judge import reasons
 from torchparity.judge.appeals import CandidateRun
 from torchparity.judge.holding import Held
 from torchparity.records import Kind, LeafReport, Mismatch, Status
+from torchparity.run.step import Ending
 from torchparity.run.zones import ZONE, Breach, Zones
 
 if TYPE_CHECKING:
@@ -34,11 +35,13 @@ def look_at_memory(oracle: Oracle, candidates: list[CandidateRun]) -> None:
 def written_over(oracle: Oracle, reports: dict[str, LeafReport]) -> list[LeafReport]:
     """Return the outputs whose memory the next call gives out again, where eager does not do so itself."""
     shared = {path: other for path, other in oracle.held.shared.items() if path in reports}
-    if not shared or (oracle.recorded and oracle.candidate.name in REUSING):
+    if not shared or torchapi.is_distributed() or (oracle.recorded and oracle.candidate.name in REUSING):
         return []
     eager = Held()
-    for _ in range(2):
-        oracle.ground.runner.run(oracle.subject.model, eager.hear)
+    with torchapi.eagerly():
+        endings = [oracle.ground.runner.run(oracle.subject.model, eager.hear) for _ in range(2)]
+    if any(ending.failure is not None for ending in endings):
+        return []
     return [
         with_mismatch(reports[path], Mismatch(kind=Kind.MUTATION, detail=reasons.given_out_again(path, other)))
         for path, other in shared.items()
@@ -61,20 +64,32 @@ def is_zoned(oracle: Oracle) -> bool:
 
 def breaches(oracle: Oracle, candidates: list[CandidateRun]) -> list[LeafReport]:
     """Run the candidate between red zones; return beside what it writes. Nothing else of that run is judged."""
-    zones, ground, built = Zones(), oracle.ground, oracle.built
-    assert built is not None
-    name = f"{oracle.candidate.name} between red zones"
-    ground.announce(name, candidate=True)
-    with oracle.candidate.active(), torchapi.allocating(zones.allocator):
-        ending = ground.runner.run(built, lambda leaf: None, patience=ground.patience, zones=zones)
-    ground.record(name, ending)
+    ground = oracle.ground
+    generated_only = oracle.candidate.name == "inductor"
+    zones, ending = run_between(oracle, factories=not generated_only)
+    if ending.failure is not None and not ending.lost and not generated_only:
+        zones, ending = run_between(oracle, factories=False)
     if ending.lost:
         candidates.append(CandidateRun(Comparison({}), {}, ending.failure, lost=True))
         return []
+    if ending.failure is not None:
+        ground.notes.append(reasons.not_between_zones(ending.failure))
     found = [breach_report(breach) for breach in zones.breaches()]
     if found:
         ground.notes.insert(0, reasons.out_of_bounds([report.path for report in found], found[0].mismatches[0].detail))
     return found
+
+
+def run_between(oracle: Oracle, *, factories: bool) -> tuple[Zones, Ending]:
+    """Run the candidate once between red zones."""
+    zones, ground, built = Zones(), oracle.ground, oracle.built
+    assert built is not None
+    name = f"{oracle.candidate.name} between red zones"
+    ground.announce(name, candidate=True)
+    with oracle.candidate.active(), torchapi.allocating(zones.allocator, factories=factories):
+        ending = ground.runner.run(built, lambda leaf: None, patience=ground.patience, zones=zones)
+    ground.record(name, ending)
+    return zones, ending
 
 
 def breach_report(breach: Breach) -> LeafReport:

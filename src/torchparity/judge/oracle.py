@@ -89,7 +89,7 @@ class Oracle:
                     verdict = judge_replays(self, verdict)
                 if self._may_look_again(verdict) and self.settings.exact:
                     verdict = judge_exactly(self, verdict)
-                if self.settings.every_choice and self.built is not None and not self.ground.runner.lost:
+                if self.settings.every_choice:
                     verdict = judge_choices(self, verdict)
                 return verdict
         finally:

@@ -8,7 +8,9 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from torchparity.errors import ParityError
 from torchparity.judge import reasons
+from torchparity.judge.ground import EAGER
 from torchparity.records import Status, Verdict
 from torchparity.run.exact_data import with_exact_data
 from torchparity.run.other_data import with_other_data
@@ -29,7 +31,7 @@ def judge_exactly(oracle: Oracle, verdict: Verdict) -> Verdict:
         verdict = replace(verdict, reasons=(*verdict.reasons, note))
     return replace(
         verdict,
-        runs=(*oracle.ground.records, *found.runs),
+        runs=(*verdict.runs, *found.runs),
         exact=tuple(leaf.path for leaf in exact),
         seconds=time.perf_counter() - oracle.started,
     )
@@ -37,11 +39,17 @@ def judge_exactly(oracle: Oracle, verdict: Verdict) -> Verdict:
 
 def judge_replays(oracle: Oracle, verdict: Verdict) -> Verdict:
     """Run what was recorded on data that it was not recorded with: parameters updated, inputs with other values."""
-    found = judge_on(oracle, with_other_data, exact=False, on_other_data=True)
-    if found.status is Status.DIFFERS:
+    try:
+        found = judge_on(oracle, with_other_data, exact=False, on_other_data=True)
+    except (ParityError, RuntimeError) as error:  # There may be no room for it: what was found stands.
+        return replace(verdict, reasons=(*verdict.reasons, reasons.not_on_other_data(error)))
+    runs, seconds = (*verdict.runs, *found.runs), time.perf_counter() - oracle.started
+    model_raises = any(
+        run.name == EAGER and run.ending == "raised" for run in found.runs
+    )  # Such data are our own doing.
+    if found.status is Status.DIFFERS and not model_raises:
         verdict = taken_over(verdict, found, (reasons.on_other_data(), *found.reasons))
-    runs = (*oracle.ground.records, *found.runs)
-    return replace(verdict, runs=runs, seconds=time.perf_counter() - oracle.started)
+    return replace(verdict, runs=runs, seconds=seconds)
 
 
 def judge_on(
@@ -61,4 +69,4 @@ def judge_on(
 
 def taken_over(verdict: Verdict, found: Verdict, why: tuple[str, ...]) -> Verdict:
     """Return what other data show as the verdict on the model."""
-    return replace(found, reasons=why, recipe=verdict.recipe, compiled=verdict.compiled)
+    return replace(found, reasons=why, recipe=verdict.recipe, compiled=verdict.compiled, tuned=verdict.tuned)

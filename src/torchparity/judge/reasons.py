@@ -182,6 +182,23 @@ def wrong_choice(kernel: str, shapes: str, choice: str) -> str:
     return f"{kernel}({shapes}) by {choice} is wrong"
 
 
+def wrong_round(place: int) -> str:
+    """Say that choices are wrong together, or took the device along, so that none has a name."""
+    return f"choice {place + 1} of all operations together is wrong, and no one of them by itself could be named"
+
+
+def not_between_zones(failure: Failure) -> str:
+    """Say that nobody looked for writes outside of tensors."""
+    return f"between red zones the compiled model raises {failure.type}: nobody looked for writes outside its tensors"
+
+
+def not_on_other_data(error: BaseException) -> str:
+    """Say that a recorded model was not replayed on other data."""
+    return (
+        f"what was recorded could not be judged on other data: {str(error).splitlines()[0] if str(error) else error!r}"
+    )
+
+
 def no_choices() -> str:
     """Say that there is nothing to choose."""
     return "nothing is tuned here: there is one kernel for each operation (--mode max-autotune lets inductor tune)"

@@ -157,14 +157,18 @@ class Noise(Watch):
                 return value
             integer, mask = BITS[value.dtype]
             self.shortens = True
-            moved = value.clone()
-            bits = moved.view(integer)
             most = round(SHORTENED * self.amplitude)
+            moved, size = value.clone(), value.abs()
+            bits = moved.view(integer)
+            lowest, highest = within(value.dtype, 2 * most)
+            rounds = (bits & mask).ne_(0) * ((size > lowest) & (size < highest))
             drawn = self._slice(value.device, integer, most, value.numel()).reshape(value.shape)
-            bits.add_((drawn - self.offsets.randrange(most)) * (bits & mask).ne_(0))
+            bits.add_((drawn - self.offsets.randrange(most)) * rounds)
             return moved
 
-        places = FACTORS.get(name, range(len(args)))
+        places = FACTORS.get(
+            name.removesuffix("_"), range(int(name.endswith("_")), len(args))
+        )  # Not what is written to.
         return tuple(shorten(value) if place in places else value for place, value in enumerate(args))
 
     def _replay(self, outputs: Any) -> None:

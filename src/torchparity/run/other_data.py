@@ -47,24 +47,39 @@ def with_data(subject: Subject, fill: Fill) -> Iterator[Subject]:
 def with_other_data(subject: Subject, seed: int) -> contextlib.AbstractContextManager[Subject]:
     """Yield a subject in which every number is a little smaller, each by a share of its own.
 
-    Signs, zeros, infinities and the order of sizes stay: what was a mask, a probability or a scale still is one.
+    Signs, zeros and infinities stay. What has an order or a symmetry keeps it: there all numbers have one share. A mask
+    of zeros and ones stays as it is.
     """
     generators: dict[torch.device, torch.Generator] = {}
 
     def smaller(tensor: torch.Tensor, role: str) -> torch.Tensor | None:
-        if not changeable(tensor):
+        values = tensor.detach()
+        if not changeable(tensor) or bool(((values == 0) | (values == 1)).all()):
             return None
         if tensor.device not in generators:
             generators[tensor.device] = torch.Generator(tensor.device).manual_seed(seed % 2**63)
-        kept = torch.rand(tensor.shape, generator=generators[tensor.device], device=tensor.device)
-        return tensor.detach() * (KEPT_AT_LEAST + (1 - KEPT_AT_LEAST) * kept).to(tensor.dtype)
+        shape = () if has_order(values) else tensor.shape
+        kept = torch.rand(shape, generator=generators[tensor.device], device=tensor.device)
+        return values * (KEPT_AT_LEAST + (1 - KEPT_AT_LEAST) * kept).to(tensor.dtype)
 
     return with_data(subject, smaller)
+
+
+def has_order(values: torch.Tensor) -> bool:
+    """Tell whether numbers rise or fall along their last axis, or make a symmetric matrix."""
+    if values.dim() == 0:
+        return False
+    steps = values[..., 1:] - values[..., :-1]
+    if values.shape[-1] > 2 and (bool((steps >= 0).all()) or bool((steps <= 0).all())):
+        return True
+    return values.dim() > 1 and values.shape[-1] == values.shape[-2] and torch.equal(values, values.mT)
 
 
 def changeable(tensor: torch.Tensor) -> bool:
     """Tell whether a tensor holds floats that may be written to."""
     if not tensor.is_floating_point() or tensor.element_size() < 2 or not torchapi.in_memory(tensor):
+        return False
+    if tensor.is_inference():
         return False
     return tensor.numel() > 0 and not torchapi.overlaps_itself(tensor)
 

@@ -273,16 +273,18 @@ class CallInputs:
         `requires_grad`, every float tensor asks for a gradient, whatever the user said.
         """
         memo: dict[int, Any] = {id(module): module for root in self.state.modules.values() for module in root.modules()}
+        memo |= {id(tensor): tensor for tensor, _, _ in self.state.tensors}
         storages: dict[int, torch.UntypedStorage] = {}
         for path, tensor in self.named():
             key = torchapi.storage_key(tensor)
             if key is not None and key in self.state.snapshot.saved:
                 memo[id(tensor)] = tensor
                 continue
+            if id(tensor) in memo:
+                continue
             if key is not None and key not in storages and zones is not None and placeable(tensor):
                 storages[key] = zones.copy(f"input {path.removeprefix('.')}", tensor.untyped_storage())
-            if id(tensor) not in memo:
-                memo[id(tensor)] = _clone(tensor, key, storages, requires_grad=requires_grad)
+            memo[id(tensor)] = _clone(tensor, key, storages, requires_grad=requires_grad)
         self.restore_generators()
         memo.update({id(generator): generator for generator, _ in self.generators})
         args, kwargs = copy.deepcopy((self.args, self.kwargs), memo)

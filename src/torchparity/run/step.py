@@ -107,10 +107,10 @@ class Runner:
         started = time.perf_counter()
         self._begin()
         self.zones = zones
-        if zones is not None:
-            self.state.lie_between(zones)
         phase = ["forward"]
         try:
+            if zones is not None:
+                self.state.lie_between(zones)
             self._run(function, consume, mode, phase, patience, early=early)
             torchapi.settle(self.device)  # What goes wrong on a device is to show in the run that made it.
         except (ParityError, NeedsPlainKernels):

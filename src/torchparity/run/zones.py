@@ -70,7 +70,7 @@ class Zones:
         @functools.wraps(allocate)
         def zoned(*args: Any, **kwargs: Any) -> torch.Tensor:
             made = allocate(*args, **kwargs)
-            if self.busy or kwargs.get("out") is not None or not placeable(made):
+            if self.busy or kwargs.get("out") is not None or not placeable(made) or made.requires_grad:
                 return made
             self.busy = True  # What is allocated meanwhile is our own.
             try:

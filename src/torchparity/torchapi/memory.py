@@ -21,7 +21,8 @@ Allocate = Callable[..., torch.Tensor]
 
 def storage_inside(buffer: torch.Tensor, first: int, count: int) -> torch.UntypedStorage:
     """Return some bytes of a buffer as a storage of their own, which keeps the buffer alive."""
-    inner: torch.Tensor = torch.from_dlpack(buffer[first : first + count])  # type: ignore[attr-defined]
+    with torch.cuda.device_of(buffer):  # Torch hands memory on from the current device only.
+        inner: torch.Tensor = torch.from_dlpack(buffer[first : first + count])  # type: ignore[attr-defined]
     return inner.untyped_storage()
 
 
@@ -36,10 +37,13 @@ def memory_of(tensor: torch.Tensor) -> tuple[int, int] | None:
 
 
 @contextlib.contextmanager
-def allocating(replaced_by: Callable[[Allocate], Allocate]) -> Iterator[None]:
-    """Let whoever allocates in Python, inductor's generated code above all, do so through another function."""
-    holders: list[tuple[Any, str]] = [(torch, name) for name in FACTORIES]
-    holders += [(torch.Tensor, name) for name in METHODS]
+def allocating(replaced_by: Callable[[Allocate], Allocate], *, factories: bool) -> Iterator[None]:
+    """Let inductor's generated code allocate through another function; with `factories`, whoever does so in Python too.
+
+    Dynamo would compile anew what it knows to call such a factory: with these replaced, it raises instead.
+    """
+    holders: list[tuple[Any, str]] = [(torch, name) for name in FACTORIES] if factories else []
+    holders += [(torch.Tensor, name) for name in METHODS] if factories else []
     if "torch._inductor.codecache" in sys.modules:
         generated = list(lookup("torch._inductor.codecache.PyCodeCache").modules)
         holders += [(module, name) for module in generated for name in ALLOCATORS if name in vars(module)]
@@ -47,7 +51,8 @@ def allocating(replaced_by: Callable[[Allocate], Allocate]) -> Iterator[None]:
     for holder, name, _, allocate in before:
         setattr(holder, name, replaced_by(allocate))
     try:
-        yield
+        with torch.compiler.set_stance("fail_on_recompile") if factories else contextlib.nullcontext():
+            yield
     finally:
         for holder, name, own, allocate in before:
             setattr(holder, name, allocate) if own else delattr(holder, name)

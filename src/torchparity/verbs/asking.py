@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from torchparity.errors import TargetError
+from torchparity.errors import TargetError, UsageError
 from torchparity.run.subject import Subject
 from torchparity.run.target import Target
 from torchparity.workers.outcome import Limits
@@ -26,6 +26,10 @@ def subject_of(
 ) -> Subject:
     """Return the subject that the arguments of a verb make, the one that was given, or the one that a text names."""
     if isinstance(model, str):
+        if args or kwargs:
+            raise UsageError(
+                f"{model} names its inputs itself", hint="leave them out, or give the model and not a name"
+            )
         model = Target(model).load()
     subject = model if isinstance(model, Subject) else Subject(model, args, dict(kwargs or {}))
     if not callable(subject.model):

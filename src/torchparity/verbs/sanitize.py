@@ -11,6 +11,7 @@ import json
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -28,10 +29,12 @@ from torchparity.repro.bundle import read_bundle
 from torchparity.request import Request
 from torchparity.run.target import Target
 from torchparity.verbs.check import oracle_for
+from torchparity.workers.processes import wait_or_kill
 
 SANITIZER = "compute-sanitizer"
 QUESTION = "question.json"
 LOG = "sanitizer.log"
+OUTPUT = "output.txt"
 # Every tensor lies in memory of its own, kernels are compiled in the process that is watched.
 WATCHED = {"PYTORCH_NO_CUDA_MEMORY_CACHING": "1", "TORCHINDUCTOR_COMPILE_THREADS": "1"}
 HEAD = re.compile(r"^========= (?P<what>(?:Invalid|Misaligned|Out-of-range|Warp|Stack|Malloc|Device-side)\b.*)$")
@@ -58,7 +61,7 @@ def sanitized(what: Target | Path, request: Request, verdict: Verdict, *, second
     first = found[0]
     where = f" of {first.kernel}{f' at {first.place}' if first.place else ''}" if first.kernel else ""
     rest = f", and {len(found) - 1} more" if len(found) > 1 else ""
-    told = f"{SANITIZER} sees an {first.what[0].lower()}{first.what[1:]}{where}{rest}"
+    told = f"{SANITIZER} sees: {first.what}{where}{rest}"
     leaves = (*map(report_of, found), *verdict.leaves)
     return replace(verdict, status=Status.DIFFERS, reasons=(told, *verdict.reasons), leaves=leaves)
 
@@ -82,18 +85,20 @@ def violations(what: Target | Path, request: Request, *, seconds: float) -> list
         (folder / QUESTION).write_text(json.dumps(question), encoding="utf-8")
         command = [tool, "--tool", "memcheck", "--log-file", str(folder / LOG)]
         command += [sys.executable, "-m", "torchparity.verbs.sanitize", str(folder / QUESTION)]
-        try:
-            ended = subprocess.run(
-                command, env={**os.environ, **WATCHED}, capture_output=True, text=True, timeout=seconds, check=False
+        with (folder / OUTPUT).open("wb") as output:
+            process = subprocess.Popen(
+                command, env={**os.environ, **WATCHED}, stdout=output, stderr=subprocess.STDOUT, start_new_session=True
             )
-        except subprocess.TimeoutExpired as error:
+            code = wait_or_kill(process, seconds)
+        if code == -signal.SIGKILL:
             raise ResourceError(
                 f"under {SANITIZER} one run takes longer than {seconds:g} s", hint="give it more with --timeout"
-            ) from error
+            )
         log = folder / LOG
         found = read(log.read_text(encoding="utf-8", errors="replace")) if log.is_file() else []
-        if not found and ended.returncode:
-            last = (ended.stderr.strip().splitlines() or ended.stdout.strip().splitlines() or ["it says nothing"])[-1]
+        if not found and code:
+            said = (folder / OUTPUT).read_text(encoding="utf-8", errors="replace").strip().splitlines()
+            last = (said or ["it says nothing"])[-1]
             raise ResourceError(f"under {SANITIZER} the model does not run: {last}", hint="does it run without?")
         return found
 
