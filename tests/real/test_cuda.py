@@ -70,7 +70,6 @@ def test_a_graph_of_ones_own_that_reads_old_inputs_differs():
         return run
 
     x = torch.randn(64, device="cuda")
-    assert torchparity.check(torch.sin, (x,), backend=backend, mode=None).status is not Status.UNKNOWN
     verdict = torchparity.check(torch.sin, (x,), backend=backend, config={"inductor.triton.cudagraphs": True})
     assert verdict.status is Status.DIFFERS
 

@@ -99,6 +99,10 @@ def breach_report(breach: Breach) -> LeafReport:
         for side, distance in (("before", breach.before), ("after", breach.after))
         if distance
     ]
-    mismatch = Mismatch(kind=Kind.OUT_OF_BOUNDS, detail=f"a kernel writes up to {' and '.join(sides)}")
-    report = LeafReport(path=f"bounds.{breach.name}", role="memory", status=Status.SAME, dtype="", shape=())
-    return with_mismatch(report, mismatch)
+    return outside_report(breach.name, f"a kernel writes up to {' and '.join(sides)}")
+
+
+def outside_report(name: str, detail: str) -> LeafReport:
+    """Return an access outside of some memory as a leaf that differs."""
+    report = LeafReport(path=f"bounds.{name}", role="memory", status=Status.SAME, dtype="", shape=())
+    return with_mismatch(report, Mismatch(kind=Kind.OUT_OF_BOUNDS, detail=detail))

@@ -44,9 +44,8 @@ def judge_replays(oracle: Oracle, verdict: Verdict) -> Verdict:
     except (ParityError, RuntimeError) as error:  # There may be no room for it: what was found stands.
         return replace(verdict, reasons=(*verdict.reasons, reasons.not_on_other_data(error)))
     runs, seconds = (*verdict.runs, *found.runs), time.perf_counter() - oracle.started
-    model_raises = any(
-        run.name == EAGER and run.ending == "raised" for run in found.runs
-    )  # Such data are our own doing.
+    # Where the model itself raises, that is the data's fault, and the data are our own.
+    model_raises = any(run.name == EAGER and run.ending == "raised" for run in found.runs)
     if found.status is Status.DIFFERS and not model_raises:
         verdict = taken_over(verdict, found, (reasons.on_other_data(), *found.reasons))
     return replace(verdict, runs=runs, seconds=seconds)

@@ -23,8 +23,9 @@ from typing import Any
 from torchparity.compilers.written import request_from_json, request_to_json
 from torchparity.errors import ResourceError, UsageError
 from torchparity.judge.cases import oracle_of
+from torchparity.judge.memory import outside_report
 from torchparity.judge.oracle import Oracle
-from torchparity.records import Kind, LeafReport, Mismatch, Status, Verdict
+from torchparity.records import LeafReport, Status, Verdict
 from torchparity.repro.bundle import read_bundle
 from torchparity.request import Request
 from torchparity.run.target import Target
@@ -70,9 +71,7 @@ def report_of(violation: Violation) -> LeafReport:
     """Return a violation as a leaf that differs."""
     outside = f", {violation.outside}" if violation.outside else ""
     detail = f"{violation.what}, {violation.times} times{outside}"
-    path = " at ".join(word for word in (f"bounds.{violation.kernel}", violation.place) if word)
-    mismatch = Mismatch(kind=Kind.OUT_OF_BOUNDS, detail=detail)
-    return LeafReport(path=path, role="memory", status=Status.DIFFERS, dtype="", shape=(), mismatches=(mismatch,))
+    return outside_report(" at ".join(filter(None, (violation.kernel, violation.place))), detail)
 
 
 def violations(what: Target | Path, request: Request, *, seconds: float) -> list[Violation]:
