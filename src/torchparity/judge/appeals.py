@@ -18,8 +18,8 @@ from torchparity.compare.leaves import Leaf
 from torchparity.compilers.candidates import Candidate
 from torchparity.judge import reasons
 from torchparity.judge.ground import LOOKS, Ground
-from torchparity.judge.kinks import LEAST, MOST, Suspects, followable, numeric
-from torchparity.records import KINK, OTHER_RANDOM, Failure, LeafReport, Status
+from torchparity.judge.kinks import LEAST, MOST, Suspects, followable, forgive_values, numeric
+from torchparity.records import OTHER_RANDOM, Failure, LeafReport, Status
 from torchparity.run.state import RandomState
 
 AMPLITUDE = 4.0
@@ -126,8 +126,7 @@ class Appeals:
             for path in worth & set(entry.suspects) & set(truths):
                 expectation = self.ground.expectations[path]
                 if expectation.agrees_with(entry.suspects[path], truths[path], self.tolerance):
-                    report = entry.comparison.reports[path]
-                    entry.comparison.reports[path] = replace(report, status=Status.SAME, mismatches=(), note=KINK)
+                    entry.comparison.reports[path] = forgive_values(entry.comparison.reports[path])
                     agreeing.add(path)
         if agreeing:
             self.ground.notes.append(reasons.float64_agrees(sorted(agreeing)))

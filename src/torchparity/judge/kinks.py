@@ -14,7 +14,7 @@ from torchparity.compare.expectation import Expectation
 from torchparity.compare.facts import tensor_of
 from torchparity.compare.judgement import Suspicion, Tolerance
 from torchparity.compare.leaves import Leaf, parts_of
-from torchparity.records import KINK, Kind, LeafReport, Status
+from torchparity.records import KINK, SEVERITY_OF, Kind, LeafReport, Mismatch, Severity, Status
 
 # At least and at most so many amplified runs. Where products are shortened, noise is thousands of float32 roundings:
 # many a ReLU lies within it, and four runs miss one of them too often.
@@ -37,9 +37,25 @@ def numeric(report: LeafReport) -> bool:
     return all(mismatch.kind in NUMERIC_KINDS for mismatch in report.mismatches)
 
 
+def beside_layout(report: LeafReport) -> set[Kind]:
+    """Return the kinds of what differs beside strides, aliases and the like, which no noise explains or decides."""
+    return {mismatch.kind for mismatch in report.mismatches if not _of_layout(mismatch)}
+
+
 def followable(report: LeafReport) -> bool:
-    """Tell whether only the values of floats differ."""
-    return {mismatch.kind for mismatch in report.mismatches} <= {Kind.VALUE, Kind.BIAS}
+    """Tell whether, beside the layout, only the values of floats differ."""
+    kinds = beside_layout(report)
+    return bool(kinds) and kinds <= {Kind.VALUE, Kind.BIAS}
+
+
+def forgive_values(report: LeafReport) -> LeafReport:
+    """Return a report on a leaf whose values rounding explains; another layout is still another layout."""
+    left = tuple(mismatch for mismatch in report.mismatches if _of_layout(mismatch))
+    return replace(report, status=Status.DIFFERS if left else Status.SAME, mismatches=left, note=KINK)
+
+
+def _of_layout(mismatch: Mismatch) -> bool:
+    return SEVERITY_OF[mismatch.kind] is Severity.LAYOUT
 
 
 class Suspects:
@@ -65,14 +81,16 @@ class Suspects:
 
     def add(self, path: str, leaf: Leaf, report: LeafReport) -> None:
         """Follow one differing leaf."""
-        if not numeric(report) or path not in self._all:
+        kinds = beside_layout(report)
+        if not kinds and report.mismatches:
+            return  # Other strides alone: the numbers of other leaves still decide how much it matters.
+        if not kinds <= set(NUMERIC_KINDS) or path not in self._all:
             self._final = True  # A wrong dtype or a missing leaf decides, whatever the numbers do.
             return
         expectation = self._all[path]
         self.expectations[path] = expectation
         found = expectation.suspicions(leaf, self.tolerance)
         self.followed.setdefault(path, []).extend(found.items())
-        kinds = {mismatch.kind for mismatch in report.mismatches}
         score = math.inf if Kind.NONFINITE in kinds else max(report.score, report.aggregate_score)
         self.scores[path] = max(score, self.scores.get(path, 0.0))
 
@@ -100,9 +118,8 @@ class Suspects:
             return report
         again = self.expectations[path].judge(leaf, self.tolerance)
         suspicions = [suspicion for _, suspicion in self.followed[path]]
-        kinds = {mismatch.kind for mismatch in again.mismatches}
-        if again.status is Status.SAME or not suspicions or not kinds <= {Kind.VALUE, Kind.BIAS}:
+        if again.status is Status.SAME or not suspicions or not followable(again):
             return again
         if not again.exact and all(suspicion.explained() for suspicion in suspicions):
-            return replace(again, status=Status.SAME, mismatches=(), note=KINK)
+            return forgive_values(again)
         return again
