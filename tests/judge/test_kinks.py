@@ -61,8 +61,8 @@ def test_another_layout_does_not_make_a_tie_an_error(first, second):
     assert all(leaf.kind in ("stride", "") for leaf in verdict.leaves)
 
 
-def test_a_value_beyond_those_of_the_tie_is_wrong_beside_another_layout():
-    verdict = check(step, (tied(),), backend=other(lambda index: torch.full_like(index, 400.0), column_major))
+def test_a_value_far_beyond_those_of_the_tie_is_wrong_beside_another_layout():
+    verdict = check(step, (tied(),), backend=other(lambda index: torch.full_like(index, 4000.0), column_major))
 
     assert verdict.severity is Severity.WRONG
 
