@@ -187,10 +187,12 @@ class Expectation:
         parts = dict(parts_of(value)) if value is not None else {}
         for suffix, baseline in self.parts.items():
             truth, part = truths.get(suffix), parts.get(suffix)
-            if truth is None or part is None or not isinstance(baseline, FloatBaseline):
+            if truth is None or part is None or not comparable(baseline, part) or truth.shape != part.shape:
                 return False
-            if not comparable(baseline, part) or truth.shape != part.shape:
-                return False
+            if not isinstance(baseline, FloatBaseline):
+                if bool((baseline.wrong(part) & (part != truth)).any()):
+                    return False
+                continue
             other = baseline.around(truth)
             if float_mismatches(other, part, judge_float(other, part, tolerance), tolerance):
                 return False

@@ -2,6 +2,7 @@
 
 eager alone        Dynamo: what it traced, the guards, what it left to Python
 compiled afresh    before every call: where that passes, a graph made for one call served another
+more and more      of the compiler, where there is one graph and it agrees alone
 some graphs only   the fewest graphs that must be compiled for the model to differ, the others run eagerly
 """
 
@@ -26,6 +27,10 @@ from torchparity.repro.names import user_lines
 from torchparity.request import Request
 from torchparity.run.plan import plan_of
 from torchparity.run.subject import Subject
+
+
+# More and more of the compiler, and what the first that differs adds.
+LADDER = (("aot_eager", "aot_autograd"), ("aot_eager_decomp_partition", "decomposition"))
 
 
 class Between:
@@ -59,10 +64,24 @@ class Between:
         if fresh.status is Status.SAME:
             return self.found("guards", failing, fresh)
         if len(lines) < 2:
-            return self.found("backend", failing, alone if alone.status is Status.SAME else None)
+            return self.by_backend(failing, alone)
         graphs = needed(range(len(lines)), self.differs_with)
+        if len(graphs) < 2:
+            return self.by_backend(failing, alone)
         words = "; ".join(f"graph {number + 1} ({lines[number]})" for number in graphs)
         return self.found("between", failing, alone, part=words)
+
+    def by_backend(self, failing: Trial, alone: Trial) -> Blame:
+        """One graph, which differs only where it is called as the model calls it: with how much of the compiler?"""
+        passing = alone if alone.status is Status.SAME else None
+        if self.recipe.backend != "inductor":
+            return self.found("backend", failing, passing)
+        for backend, stage in LADDER:
+            trial = self.attempt(f"backend {backend}", self.through(backend))
+            if trial.status is Status.DIFFERS:
+                return self.found(stage, trial, passing)
+            passing = trial if trial.status is Status.SAME else passing
+        return self.found("inductor", failing, passing)
 
     def run_deployed(self) -> Blame:
         """An engine gets the model whole: it differs, and Dynamo alone does not."""

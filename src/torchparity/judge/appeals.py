@@ -18,7 +18,7 @@ from torchparity.compare.leaves import Leaf
 from torchparity.compilers.candidates import Candidate
 from torchparity.judge import reasons
 from torchparity.judge.ground import LOOKS, Ground
-from torchparity.judge.kinks import LEAST, MOST, Suspects, followable, forgive_values, numeric
+from torchparity.judge.kinks import LEAST, MOST, Suspects, decidable, forgive_values, numeric
 from torchparity.records import OTHER_RANDOM, Failure, LeafReport, Status
 from torchparity.run.state import RandomState
 
@@ -113,7 +113,7 @@ class Appeals:
             path
             for entry in candidates
             for path, leaf in entry.suspects.items()
-            if entry.comparison.reports[path].status is Status.DIFFERS and followable(entry.comparison.reports[path])
+            if entry.comparison.reports[path].status is Status.DIFFERS and decidable(entry.comparison.reports[path])
         }
         # What is exact was never rounded, so no decision can have turned on a rounding.
         wrong = {path for path in wrong if not self.ground.expectations[path].exact}

@@ -216,7 +216,8 @@ class Ground:
 
         def consume(leaf: Leaf) -> None:
             if leaf.path in paths and isinstance(leaf.value, torch.Tensor):
-                truths = truths_of(free, leaf.value)
+                decided = not (leaf.value.is_floating_point() or leaf.value.is_complex())
+                truths = dict(parts_of(leaf.value)) if decided else truths_of(free, leaf.value)
                 found[leaf.path] = {suffix: truth.clone() for suffix, truth in truths.items()}
 
         with plain_kernels() if plain else contextlib.nullcontext():

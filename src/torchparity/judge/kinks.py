@@ -48,6 +48,12 @@ def followable(report: LeafReport) -> bool:
     return bool(kinds) and kinds <= {Kind.VALUE, Kind.BIAS}
 
 
+def decidable(report: LeafReport) -> bool:
+    """Tell whether, beside the layout, only numbers differ that float64 by itself has as well."""
+    kinds = beside_layout(report)
+    return bool(kinds) and kinds <= {Kind.VALUE, Kind.BIAS, Kind.INTEGER}
+
+
 def forgive_values(report: LeafReport) -> LeafReport:
     """Return a report on a leaf whose values rounding explains; another layout is still another layout."""
     left = tuple(mismatch for mismatch in report.mismatches if _of_layout(mismatch))

@@ -7,7 +7,7 @@ from typing import Any, Unpack
 
 from torchparity.diagnosis.blame import Inquiry
 from torchparity.diagnosis.whole import blame_whole
-from torchparity.errors import NoFailingGraph
+from torchparity.errors import NoFailingGraph, NothingFails
 from torchparity.records import Blame
 from torchparity.repro.case import Case
 from torchparity.request import Options, Request, request_for
@@ -41,7 +41,7 @@ def blame(
                 "blame", what, args, kwargs, input_sets, options, workers, limits=limits, listen=listen
             ) as it:
                 return Inquiry(it[0], workers, limits=limits or ONE_GRAPH, listen=listen).run()
-        except NoFailingGraph:
+        except (NoFailingGraph, NothingFails):
             if isinstance(what, Case):
                 raise
             subject = what if isinstance(what, Target) else subject_of(what, args, kwargs, input_sets)

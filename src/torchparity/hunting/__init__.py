@@ -1,0 +1,1 @@
+"""Programs -> finds: a grammar, a campaign, duplicates, known bugs."""

@@ -1,0 +1,66 @@
+"""Inputs of generated programs: small whole numbers, of every dtype and layout, some of them empty or views of another."""
+
+from __future__ import annotations
+
+import math
+import random
+
+DTYPES = ("float32", "float32", "float32", "float64", "bfloat16", "float16", "int64", "int64", "int32", "int16", "int8",
+          "uint8", "bool")  # fmt: skip
+SIZES = (1, 2, 3, 3, 4, 5, 7, 8, 9, 16, 17, 20, 33)
+MOST_ELEMENTS = 1024
+# Layouts of a tensor with enough dimensions: the expression for sizes that were changed to fit, and how.
+LAYOUTS = ("plain", "plain", "plain", "plain", "transposed", "stepped", "shifted", "expanded", "channels last")
+
+
+def drawn_input(chance: random.Random, others: list[str]) -> str:
+    """Return an expression for one input."""
+    if others and chance.random() < 0.06:
+        return f"{chance.choice(others)}.detach()[{chance.choice(('1:', '::2', '...', ':1'))}]"
+    shape = drawn_shape(chance)
+    dtype = chance.choice(DTYPES)
+    layout = chance.choice(LAYOUTS)
+    text = laid_out(shape, dtype, layout, chance)
+    if dtype.startswith(("float", "bfloat")) and chance.random() < 0.35:
+        text += ".requires_grad_()"
+    return text
+
+
+def drawn_shape(chance: random.Random) -> list[int]:
+    """Return sizes: of none to four dimensions, seldom with a zero."""
+    dimensions = chance.choices((0, 1, 2, 3, 4), (5, 22, 38, 20, 15))[0]
+    shape = [chance.choice(SIZES) for _ in range(dimensions)]
+    while math.prod(shape) > MOST_ELEMENTS:
+        place = max(range(len(shape)), key=lambda number: shape[number])
+        shape[place] = max(1, shape[place] // 2)
+    if shape and chance.random() < 0.04:
+        shape[chance.randrange(len(shape))] = 0
+    return shape
+
+
+def laid_out(shape: list[int], dtype: str, layout: str, chance: random.Random) -> str:
+    """Return an expression of the sizes, dtype and layout that are wanted."""
+    if layout == "transposed" and len(shape) >= 2:
+        swapped = [*shape[:-2], shape[-1], shape[-2]]
+        return f"{filled(swapped, dtype, chance)}.mT"
+    if layout == "stepped" and shape:
+        return f"{filled([*shape[:-1], shape[-1] * 2], dtype, chance)}[..., ::2]"
+    if layout == "shifted" and shape:
+        return f"{filled([shape[0] + 1, *shape[1:]], dtype, chance)}[1:]"
+    if layout == "expanded" and shape:
+        return f"{filled([1, *shape[1:]], dtype, chance)}.expand({shape[0]}, *{shape[1:]})".replace(", *[])", ")")
+    if layout == "channels last" and len(shape) == 4:
+        return f"{filled(shape, dtype, chance)}.to(memory_format=torch.channels_last)"
+    return filled(shape, dtype, chance)
+
+
+def filled(shape: list[int], dtype: str, chance: random.Random) -> str:
+    """Return an expression for a dense tensor of small whole numbers."""
+    count = math.prod(shape)
+    sizes = ", ".join(map(str, shape))
+    if dtype == "bool":
+        return f"(torch.arange({count}) % {chance.choice((2, 3))} == 0).view({sizes or '()'})"
+    factor, modulus = chance.choice(((7, 9), (5, 11), (3, 8), (1, 5)))
+    offset = 0 if dtype == "uint8" else chance.choice((0, modulus // 2, modulus))
+    numbers = f"torch.arange({count}) * {factor} % {modulus}"
+    return f"({numbers} - {offset}).view({sizes or '()'}).to(torch.{dtype})"

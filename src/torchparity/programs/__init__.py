@@ -1,0 +1,1 @@
+"""A Python function as data: printed, edited, made small."""
