@@ -46,7 +46,8 @@ class Leaf:
     """One value of one run.
 
     `changed` is False for state that is bit for bit what it was before the run; its value is then
-    not kept. `aliases` names the inputs and state that the value shares storage with.
+    not kept. `aliases` names the inputs and state that the value shares storage with; then `value` is a copy, and
+    `original` what the run itself made.
     """
 
     path: str
@@ -57,6 +58,12 @@ class Leaf:
     aliases: tuple[str, ...] = ()
     requires_grad: bool = False
     is_leaf: bool = True
+    original: torch.Tensor | None = None
+
+    @property
+    def made(self) -> Any:
+        """What the run itself made: whoever followed the run knows it by this."""
+        return self.value if self.original is None else self.original
 
 
 def walk(value: Any, path: str = "", *, into_objects: bool = True) -> Iterator[tuple[str, Any]]:

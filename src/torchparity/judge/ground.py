@@ -217,7 +217,7 @@ class Ground:
         def consume(leaf: Leaf) -> None:
             if leaf.path in paths and isinstance(leaf.value, torch.Tensor):
                 decided = not (leaf.value.is_floating_point() or leaf.value.is_complex())
-                truths = dict(parts_of(leaf.value)) if decided else truths_of(free, leaf.value)
+                truths = dict(parts_of(leaf.value)) if decided else truths_of(free, leaf.made)
                 found[leaf.path] = {suffix: truth.clone() for suffix, truth in truths.items()}
 
         with plain_kernels() if plain else contextlib.nullcontext():
@@ -251,7 +251,7 @@ class Ground:
         expected = eager.get(leaf.path)
         if expected is None:
             return
-        value = leaf.value
+        value = leaf.made
         truths, random, origin = None, False, None
         if isinstance(value, torch.Tensor) and torchapi.has_values(value):
             truths = truths_of(reference, value) if leaf.changed else None
@@ -347,8 +347,8 @@ class Ground:
 def kept(leaf: Leaf, *, reused: bool = False) -> Leaf:
     """Return a leaf that stays as it is when the run goes on, and when the next one writes to the same memory."""
     if (reused or leaf.role in LIVING_ROLES) and leaf.changed and isinstance(leaf.value, torch.Tensor):
-        return replace(leaf, value=leaf.value.clone())
-    return leaf
+        leaf = replace(leaf, value=leaf.value.clone())
+    return leaf if leaf.original is None else replace(leaf, original=None)
 
 
 def truths_of(reference: Reference, value: torch.Tensor) -> dict[str, torch.Tensor]:

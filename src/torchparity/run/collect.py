@@ -81,6 +81,7 @@ def _output(path: str, value: Any, places: dict[int, tuple[str, int]], *, visibl
         aliases=aliases,
         requires_grad=value.requires_grad,
         is_leaf=value.is_leaf,
+        original=held if place is not None else None,
     )
 
 
