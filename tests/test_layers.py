@@ -20,7 +20,7 @@ LAYERS = (
     ("__init__",),
     ("verbs",),
     ("observe", "minifier", "diagnosis", "ranks"),
-    ("judge",),
+    ("judge", "releases"),
     ("workers",),
     ("graphs",),
     ("repro",),

@@ -28,13 +28,17 @@ if TYPE_CHECKING:
     from torchparity.observe.guard import GuardWarning as GuardWarning
     from torchparity.observe.guard import guard as guard
     from torchparity.records import Blame as Blame
+    from torchparity.records import Course as Course
     from torchparity.records import Diagnosis as Diagnosis
     from torchparity.records import Kind as Kind
     from torchparity.records import LeafReport as LeafReport
     from torchparity.records import Located as Located
     from torchparity.records import Mismatch as Mismatch
     from torchparity.records import PassesReport as PassesReport
+    from torchparity.records import ReleaseAnswer as ReleaseAnswer
+    from torchparity.records import ReleaseState as ReleaseState
     from torchparity.records import Severity as Severity
+    from torchparity.records import Since as Since
     from torchparity.records import Status as Status
     from torchparity.records import Story as Story
     from torchparity.records import Verdict as Verdict
@@ -57,6 +61,7 @@ if TYPE_CHECKING:
     from torchparity.verbs.minify import resume_minify as resume_minify
     from torchparity.verbs.passes import check_passes as check_passes
     from torchparity.verbs.run import run_bundle as run_bundle
+    from torchparity.verbs.since import since as since
 
 # Where each of them is defined, as the imports above say it to those who read types.
 HOMES = {
@@ -71,7 +76,8 @@ HOMES = {
     "torchparity.minifier.reduction": "Reduced reduce_graph",
     "torchparity.observe.guard": "GuardWarning guard",
     "torchparity.records": (
-        "Blame Diagnosis Kind LeafReport Located Mismatch PassesReport Severity Status Story Verdict"
+        "Blame Course Diagnosis Kind LeafReport Located Mismatch PassesReport ReleaseAnswer ReleaseState Severity Since "
+        "Status Story Verdict"
     ),
     "torchparity.repro.bundle": "read_bundle",
     "torchparity.repro.case": "Case",
@@ -89,6 +95,7 @@ HOMES = {
     "torchparity.verbs.minify": "minify resume_minify",
     "torchparity.verbs.passes": "check_passes",
     "torchparity.verbs.run": "run_bundle",
+    "torchparity.verbs.since": "since",
 }
 _HOME = {name: module for module, names in HOMES.items() for name in names.split()}
 

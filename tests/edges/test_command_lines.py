@@ -17,7 +17,9 @@ import typer
 import torchparity
 from torchparity.cli import main
 from torchparity.cli.start import begin
-from torchparity.verbs import asking, diagnose, minify
+from torchparity.errors import ResourceError
+from torchparity.releases import since as asked_since
+from torchparity.verbs import asking, diagnose, minify, since
 from torchparity.workers.pool import Pool
 
 MODEL = """
@@ -37,7 +39,7 @@ passes = [lambda graph: None]
 COMMANDS = {name: list(command.params) for name, command in typer.main.get_command(main.app).commands.items()}  # type: ignore[attr-defined]
 # Each is as likely as it stands here; those that ask workers take seconds.
 LIKELY = ("check",) * 6 + ("capture", "explain", "passes", "show", "report") * 3 + ("run", "minify", "locate", "blame")
-LIKELY += ("diagnose", "backends", "faults", "nothing", "")
+LIKELY += ("diagnose", "backends", "faults", "nothing", "", "since")
 TARGETS = ("model.py:make",) * 6
 TARGETS += (
     "model.py:nothing",
@@ -93,7 +95,13 @@ def _place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     with Pool(workers=1, preload=asking.PRELOAD, compilers=True) as pool:
         for module in (asking, diagnose, minify):
             monkeypatch.setattr(module, "open_pool", lambda *_, **__: Lent(pool))
+        monkeypatch.setattr(since, "known_series", lambda *_, **__: ("2.12", "2.13"))
+        monkeypatch.setattr(asked_since, "environment_for", no_environment)
         yield
+
+
+def no_environment(asked: str, **how: object) -> None:
+    raise ResourceError(f"there is no torch {asked}", hint="nothing is downloaded here")
 
 
 def words_of(dice: random.Random) -> list[str]:

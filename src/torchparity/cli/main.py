@@ -17,7 +17,7 @@ import typer
 from rich.console import Console
 
 import torchparity
-from torchparity.cli import cases, diagnose, finding, minify
+from torchparity.cli import cases, diagnose, finding, minify, since
 from torchparity.cli.complaint import complain
 from torchparity.cli.options import (
     OUTPUT,
@@ -214,6 +214,7 @@ app.command()(finding.locate)
 app.command()(finding.blame)
 app.command()(finding.passes)
 app.command()(finding.explain)
+app.command()(since.since)
 
 
 @app.command()
@@ -244,7 +245,7 @@ def command() -> int:
     logging.disable(logging.ERROR)  # What torch logs when a candidate fails is in the verdict.
     console = Console(stderr=True, soft_wrap=True)
     try:
-        code = app(diagnose.with_json(sys.argv[1:]), standalone_mode=False)
+        code = app(since.with_releases(diagnose.with_json(sys.argv[1:])), standalone_mode=False)
     except ParityError as error:
         complain(error)
         return error.exit_code

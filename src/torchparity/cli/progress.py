@@ -68,7 +68,7 @@ class Watcher:
         if self.spinner is not None:
             self.spinner.update(escape(text))
         elif not self.quiet:
-            self.console.print(escape(text), highlight=False)
+            self.console.print(escape(text), highlight=False, soft_wrap=True)
 
     def __call__(self, asked: Asked) -> None:
         """Show a query that was answered, and how far it all is."""

@@ -3,6 +3,7 @@
 from torchparity.records.diagnosis import *  # noqa: F403
 from torchparity.records.findings import *  # noqa: F403
 from torchparity.records.ranks import *  # noqa: F403
+from torchparity.records.releases import *  # noqa: F403
 from torchparity.records.signature import *  # noqa: F403
 from torchparity.records.story import *  # noqa: F403
 from torchparity.records.verdict import *  # noqa: F403

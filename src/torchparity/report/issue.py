@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from torchparity.records import Since
+from torchparity.report.releases import since_lines
+
 ENVIRONMENT = ("torch", "python", "platform", "device", "cpu", "gpu")
 OUTPUT_LINES = 40
 
@@ -18,8 +21,9 @@ def write_issue(
     environment: Mapping[str, Any],
     found: str,
     blame: str = "",
+    since: Since | None = None,
 ) -> str:
-    """Return the text of `issue.md`."""
+    """Return the text of `issue.md`; who is to blame and since when it fails stand there where they are known."""
     lines = [
         f"# {title}",
         "",
@@ -36,6 +40,8 @@ def write_issue(
     ]
     if blame:
         lines += ["### Where it comes from", "", blame, ""]
+    if since is not None:
+        lines += ["### Since when", "", *since_lines(since), ""]
     lines += ["### Versions", ""]
     lines += [f"- {name}: {environment[name]}" for name in ENVIRONMENT if environment.get(name)]
     lines += ["", found, ""]
