@@ -76,8 +76,8 @@ HOMES = {
     "torchparity.minifier.reduction": "Reduced reduce_graph",
     "torchparity.observe.guard": "GuardWarning guard",
     "torchparity.records": (
-        "Blame Course Diagnosis Kind LeafReport Located Mismatch PassesReport ReleaseAnswer ReleaseState Severity Since "
-        "Status Story Verdict"
+        "Blame Course Diagnosis Kind LeafReport Located Mismatch PassesReport ReleaseAnswer ReleaseState "
+        "Severity Since Status Story Verdict"
     ),
     "torchparity.repro.bundle": "read_bundle",
     "torchparity.repro.case": "Case",

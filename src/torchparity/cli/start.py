@@ -28,7 +28,6 @@ KEPT = {
     "capture": "the bundles that were written are kept",
     "minify": "what was found is kept",
     "diagnose": "what was found is kept",
-    "since": "environments that were made are kept, and so are the answers in a file of --json",
 }
 # Commands that call the user's code in their own process.
 RUN_HERE = ("check", "capture", "explain", "passes")

@@ -1,0 +1,159 @@
+"""A campaign: programs are drawn and judged without end, finds are settled beside it, and all of it is kept."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import shutil
+import threading
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import FIRST_COMPLETED, Future, wait
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from torchparity.hunting.inquiry import Inquiry
+from torchparity.hunting.jobs import BATCH_JOB, ERROR, PROGRAM_JOB, Answer, answer_of, phase_of
+from torchparity.hunting.store import NEW, Store
+from torchparity.workers.outcome import Ending, Limits, Outcome
+from torchparity.workers.pool import Pool
+
+DRAWN = "drawn"
+PROGRAM_SECONDS = 120.0
+TICK = 0.5
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """How long a campaign goes on, from which seed, with how many programs at once, compiled how."""
+
+    minutes: float = 10.0
+    programs: int | None = None
+    seed: int = 0
+    workers: int = 2
+    batch: int = 8
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+
+class Campaign:
+    """Draws programs with all workers but one; that one settles finds while there are any."""
+
+    def __init__(
+        self, store: Store, pool: Pool, inquiry: Inquiry, plan: Plan, hear: Callable[[Store], None] | None = None
+    ) -> None:
+        self.store, self.pool, self.inquiry, self.plan, self.hear = store, pool, inquiry, plan, hear
+        self.drawn = store.folder / DRAWN
+        self.drawn.mkdir(exist_ok=True)
+        self.deadline = time.monotonic() + plan.minutes * 60
+        self.stopping = threading.Event()
+        self.counts = store.features()
+        first = int(store.fact("seed", str(plan.seed)))
+        self._left = store.missing_seeds(first)
+        self._next = store.next_seed(first)
+        self._asked = 0
+        store.set_fact("seed", str(first))
+
+    # --- the whole -------------------------------------------------------------------------------
+
+    def run(self) -> None:
+        """Go on until time is up, or as many programs as were asked for are judged; then settle what is left."""
+        settler = threading.Thread(target=self._settle_finds, name="torchparity-settler", daemon=True)
+        settler.start()
+        running: dict[Future[Outcome], list[int]] = {}
+        try:
+            while running or self._goes_on():
+                while self._goes_on() and len(running) < self._hunters():
+                    seeds = self._seeds()
+                    running[self._submit(seeds)] = seeds
+                done, _ = wait(running, timeout=TICK, return_when=FIRST_COMPLETED)
+                for future in done:
+                    self._take(running.pop(future), future.result())
+                if self.hear is not None:
+                    self.hear(self.store)
+        finally:
+            self.stopping.set()
+            settler.join(timeout=None if self.plan.programs is not None else max(1.0, self.deadline - time.monotonic() + 60))
+            shutil.rmtree(self.drawn, ignore_errors=True)
+
+    def _goes_on(self) -> bool:
+        asked = self.plan.programs is not None and self._asked >= self.plan.programs
+        return not asked and time.monotonic() < self.deadline
+
+    def _hunters(self) -> int:
+        """How many workers draw: all of them, but for one that settles finds where there are some."""
+        return max(1, self.plan.workers - bool(self.store.finds(NEW)))
+
+    # --- programs --------------------------------------------------------------------------------
+
+    def _seeds(self) -> list[int]:
+        count = self.plan.batch
+        if self.plan.programs is not None:
+            count = min(count, self.plan.programs - self._asked)
+        chosen, self._left = self._left[:count], self._left[count:]
+        fresh = count - len(chosen)
+        chosen += range(self._next, self._next + fresh)
+        self._next += fresh
+        self._asked += len(chosen)
+        return chosen
+
+    def _submit(self, seeds: list[int]) -> Future[Outcome]:
+        payload = {
+            "seeds": seeds, "folder": str(self.drawn.resolve()), "counts": dict(self.counts),
+            "options": dict(self.plan.options),
+        }  # fmt: skip
+        return self.pool.submit(BATCH_JOB, payload, limits=Limits(seconds=PROGRAM_SECONDS * len(seeds)))
+
+    def _take(self, seeds: list[int], outcome: Outcome) -> None:
+        """Keep what was answered; ask again, alone, about the one at which a worker died."""
+        for seed in seeds:
+            place = self.drawn / f"{seed}.json"
+            if place.is_file():
+                self._keep(seed, json.loads(place.read_text(encoding="utf-8")))
+        if outcome.ending is Ending.RETURNED:
+            return
+        at = phase_of(outcome).get("seed")
+        if at in seeds:
+            self._keep(at, self._alone(at, outcome))
+            rest = seeds[seeds.index(at) + 1 :]
+            self._left += rest
+            self._asked -= len(rest)
+
+    def _alone(self, seed: int, outcome: Outcome) -> Answer:
+        """Judge again, in a process of its own, what a worker died of."""
+        place = self.drawn / f"{seed}.py"
+        facts: Answer = {"seed": seed, "options": dict(self.plan.options)}
+        with contextlib.suppress(OSError, ValueError):
+            facts |= json.loads(place.with_suffix(".facts").read_text(encoding="utf-8"))
+        if not place.is_file():
+            return {"status": ERROR, "reasons": [f"the process {outcome.ending.value} while it drew"], **facts}
+        payload = {"file": str(place), "options": facts["options"]}
+        answer = answer_of(self.pool.submit(PROGRAM_JOB, payload, limits=Limits(seconds=PROGRAM_SECONDS)).result())
+        return {**answer, **facts}
+
+    def _keep(self, seed: int, answer: Answer) -> None:
+        place = self.drawn / f"{seed}.py"
+        text = place.read_text(encoding="utf-8") if place.is_file() else ""
+        if self.store.add(seed, answer, text, time.time()):
+            self.counts.update(answer.get("features", ()))
+        for suffix in (".json", ".facts", ".py"):
+            with contextlib.suppress(OSError):
+                place.with_suffix(suffix).unlink()
+
+    # --- finds -----------------------------------------------------------------------------------
+
+    def _settle_finds(self) -> None:
+        while True:
+            finds = self.store.finds(NEW)
+            late = self.stopping.is_set() and (self.plan.programs is None or time.monotonic() > self.deadline)
+            if not finds and self.stopping.is_set() or late:
+                return
+            if not finds:
+                self.stopping.wait(TICK)
+                continue
+            self.inquiry.settle(finds[0])
+
+
+def scratch(folder: Path) -> Path:
+    """Return where programs lie until they are judged."""
+    return folder / DRAWN

@@ -1,0 +1,67 @@
+"""`hunt`: make programs, compile them, and hand over new bugs of the compiler."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from torchparity.errors import ParityError, UsageError
+from torchparity.hunting.campaign import Campaign, Plan
+from torchparity.hunting.inquiry import Inquiry
+from torchparity.hunting.jobs import PRELOAD
+from torchparity.hunting.roots import KNOWN, read_known
+from torchparity.hunting.store import FILE, Store
+from torchparity.records import Blame
+from torchparity.verbs.blame import blame
+from torchparity.workers.outcome import Limits
+from torchparity.workers.pool import Pool
+
+BLAME_LIMITS = Limits(seconds=300.0)
+
+
+def hunt(
+    out: Path | str,
+    *,
+    minutes: float = 10.0,
+    programs: int | None = None,
+    seed: int = 0,
+    workers: int = 2,
+    resume: bool = False,
+    known: Path | str = KNOWN,
+    options: Mapping[str, Any] | None = None,
+    hear: Callable[[Store], None] | None = None,
+) -> Store:
+    """Hunt for some minutes, or for so many programs; every bug gets a folder below `out`. Return what was found."""
+    folder = Path(out)
+    if resume != (folder / FILE).is_file():
+        raise UsageError(
+            f"{folder} holds no hunt" if resume else f"{folder} holds a hunt already",
+            hint="`torchparity hunt --out FOLDER` begins one, `torchparity hunt --resume FOLDER` goes on",
+        )
+    store = Store(folder, create=not resume)
+    store.set_fact("torch", torch.__version__)
+    store.set_fact("began", store.fact("began", str(time.time())))
+    plan = Plan(minutes=minutes, programs=programs, seed=seed, workers=workers, options=dict(options or {}))
+    with Pool(workers=workers, preload=(*PRELOAD, "torchparity.verbs.jobs")) as pool:
+        inquiry = Inquiry(store, pool, blaming(pool), read_known(Path(known)))
+        try:
+            Campaign(store, pool, inquiry, plan, hear).run()
+        finally:
+            inquiry.close()
+    return store
+
+
+def blaming(pool: Pool) -> Callable[[Path, Mapping[str, Any]], Blame | None]:
+    """Return what says which stage of the compiler a program's failure comes from; None where nobody can be blamed."""
+
+    def ask(place: Path, options: Mapping[str, Any]) -> Blame | None:
+        try:
+            return blame(f"{place}:make", pool=pool, limits=BLAME_LIMITS, **dict(options))
+        except ParityError:
+            return None
+
+    return ask
