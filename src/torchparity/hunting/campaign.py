@@ -10,7 +10,6 @@ import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from torchparity.hunting.inquiry import Inquiry
@@ -144,16 +143,12 @@ class Campaign:
 
     def _settle_finds(self) -> None:
         while True:
-            finds = self.store.finds(NEW)
+            find = self.store.next_find()
             late = self.stopping.is_set() and (self.plan.programs is None or time.monotonic() > self.deadline)
-            if not finds and self.stopping.is_set() or late:
+            if (find is None and self.stopping.is_set()) or late:
                 return
-            if not finds:
+            if find is None:
                 self.stopping.wait(TICK)
                 continue
-            self.inquiry.settle(finds[0])
+            self.inquiry.settle(find)
 
-
-def scratch(folder: Path) -> Path:
-    """Return where programs lie until they are judged."""
-    return folder / DRAWN

@@ -24,6 +24,7 @@ MOST_ELEMENTS = 4096
 LARGEST = {True: 1.0e4, False: 2.0**24}
 HOLE = re.compile(r"\{(\w+?)(0?)\}")
 RESULT = "r"
+GRADIENT = ".requires_grad_()"
 WRITES = "write"
 RANGES = {torch.uint8: (0, 255), torch.int8: (-128, 127), torch.int16: (-32768, 32767)}
 # What a program is compiled with beside the defaults, and how often of a hundred.
@@ -93,7 +94,11 @@ class Writer:
             scope.run_again()
         for _ in range(self.random.randint(*LINES)):
             self._add_line(scope)
-        return Program(text=self._printed(scope), options=self._options(), features=tuple(self.features))
+        text = self._printed(scope)
+        if GRADIENT in text and not differentiable(text):
+            self.left_out["no gradient"] += 1
+            text = text.replace(GRADIENT, "")
+        return Program(text=text, options=self._options(), features=tuple(self.features))
 
     def _options(self) -> dict[str, Any]:
         weights = [share for share, _ in VARIANTS]
@@ -297,6 +302,22 @@ NUMBERS: dict[str, Callable[[Writer], str]] = {
     "order": Writer._order,
     "reshape": Writer._reshaped,
 }
+
+
+def differentiable(text: str) -> bool:
+    """Tell whether eager can go backwards through a program."""
+    namespace: dict[str, Any] = {}
+    try:
+        exec(text, namespace)
+        function, inputs = namespace["make"]()
+        found = function(*inputs)
+        results = found if isinstance(found, tuple) else (found,)
+        floats = [part for part in results if isinstance(part, torch.Tensor) and part.requires_grad]
+        if floats:
+            torch.autograd.backward([part.sum() for part in floats])
+    except Exception:  # noqa: BLE001 - whatever eager has against it
+        return False
+    return True
 
 
 def storage(value: torch.Tensor) -> int:

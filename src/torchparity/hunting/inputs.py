@@ -48,7 +48,7 @@ def laid_out(shape: list[int], dtype: str, layout: str, chance: random.Random) -
     if layout == "shifted" and shape:
         return f"{filled([shape[0] + 1, *shape[1:]], dtype, chance)}[1:]"
     if layout == "expanded" and shape:
-        return f"{filled([1, *shape[1:]], dtype, chance)}.expand({shape[0]}, *{shape[1:]})".replace(", *[])", ")")
+        return f"{filled([1, *shape[1:]], dtype, chance)}.expand({', '.join(map(str, shape))})"
     if layout == "channels last" and len(shape) == 4:
         return f"{filled(shape, dtype, chance)}.to(memory_format=torch.channels_last)"
     return filled(shape, dtype, chance)

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from torchparity.errors import UsageError
+from torchparity.records import Severity
 
 FILE = "hunt.db"
 SCHEMA = 1
@@ -180,6 +181,11 @@ class Store:
             for row in rows
         ]
         return [find for find in found if state in (None, find.state)]
+
+    def next_find(self) -> Find | None:
+        """Return the find to look into next: the most severe first, then the oldest."""
+        order = [severity.value for severity in reversed(Severity)]
+        return min(self.finds(NEW), key=lambda find: (order.index(find.answer["severity"]), find.seed), default=None)
 
     def settle(self, seed: int, state: str, **facts: Any) -> None:
         """Note what became of a find."""

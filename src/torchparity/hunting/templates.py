@@ -355,6 +355,7 @@ UNDEFINED = {
     "overlapping": "a write through elements that share memory",
     "repeated": "a write to one place from several",
     "refused": "eager raises",
+    "no gradient": "eager cannot go backwards through it: it is judged without gradients",
 }
 
 
