@@ -15,6 +15,7 @@ from torchparity.cli.diagnose import with_json
 from torchparity.cli.main import app
 from torchparity.cli.start import begin as main
 from torchparity.errors import UsageError
+from torchparity.hunting.store import Store
 from torchparity.report.page import write_run
 
 COMMANDS = [command.name or command.callback.__name__ for command in app.registered_commands]
@@ -96,6 +97,17 @@ def test_many_runs_get_an_index(folder):
     done = CliRunner().invoke(app, ["report", "runs"])
     assert (done.exit_code, done.stdout) == (0, "runs/index.html\n")
     assert "two/index.html" in (folder / "runs" / "index.html").read_text()
+
+
+def test_a_hunt_gets_its_page(folder):
+    store = Store(folder / "found", create=True)
+    store.add(1, {"status": "same"}, "", 1_000_000.0)
+    store.close()
+    done = CliRunner().invoke(app, ["report", "found", "--json", "hunt.json"])
+    assert (done.exit_code, done.stdout) == (0, "found/index.html\n")
+    assert "No bug yet in 1 program" in (folder / "found" / "index.html").read_text()
+    assert json.loads((folder / "hunt.json").read_text())["programs"] == 1
+    assert (folder / "found" / "finds.jsonl").read_text() == ""
 
 
 def test_a_damaged_run_is_refused(folder):

@@ -6,8 +6,10 @@ import os
 import shutil
 
 import pytest
+from tests.report import hunts
 from tests.report.samples import diagnosis, hostile
 
+from torchparity.report.hunt import write_hunt
 from torchparity.report.page import write_index, write_run
 
 playwright = pytest.importorskip("playwright.sync_api", reason="the extra dev installs playwright")
@@ -212,3 +214,127 @@ def test_an_index_is_filtered_sorted_and_followed(visit, tmp_path):
     page.locator("[data-filter-status]").select_option("same")
     assert page.locator("tbody tr:visible").count() == 0
     assert page.locator("[data-count]").inner_text() == "0 of 2"
+
+
+# --- a hunt --------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def hunt_page(tmp_path_factory):
+    return write_hunt(tmp_path_factory.mktemp("hunt"), hunts.hunt())
+
+
+ZEBRA, ANT, UNFOLD = "codegen-zebra-raises", "passes-ant-stride", "aot-autograd-add-unfold-value"
+
+
+def shown_bugs(page):
+    return page.locator("#bug-table tbody:visible .name").all_inner_texts()
+
+
+def test_bugs_are_filtered_by_words_and_by_what_they_are(visit, hunt_page):
+    page = visit(hunt_page)
+    assert shown_bugs(page) == [ZEBRA, ANT, UNFOLD]
+    page.locator('[data-filter="bug-table"]').fill("ZEBRA")
+    assert shown_bugs(page) == [ZEBRA]
+    page.locator('[data-filter="bug-table"]').fill("")
+    for label, value, expected in (
+        ("Severity", "layout", [ANT]),
+        ("Kind", "raises", [ZEBRA]),
+        ("Stage", "aot_autograd", [UNFOLD]),
+        ("Upstream", "known", [UNFOLD]),
+    ):
+        choice = page.locator("#bugs").get_by_label(label)
+        choice.select_option(value)
+        assert shown_bugs(page) == expected
+        assert page.locator('[data-count="bug-table"]').inner_text() == "1 of 3"
+        choice.select_option("")
+    page.locator("#bugs").get_by_label("Kind").select_option("raises")
+    page.locator("#bugs").get_by_label("Upstream").select_option("known")
+    assert shown_bugs(page) == []
+
+
+def test_bugs_are_sorted_with_what_they_open(visit, hunt_page):
+    page = visit(hunt_page)
+    page.get_by_role("button", name=ANT).click()
+    heads = page.locator("#bug-table thead")
+    heads.get_by_role("button", name="finds").click()
+    assert shown_bugs(page) == [ANT, UNFOLD, ZEBRA]
+    heads.get_by_role("button", name="severity").click()
+    assert shown_bugs(page) == [ZEBRA, UNFOLD, ANT]
+    heads.get_by_role("button", name="bug").click()
+    assert shown_bugs(page) == [UNFOLD, ZEBRA, ANT]
+    opened = page.locator("#bug-table .more:visible")
+    assert opened.count() == 1
+    assert opened.evaluate("row => row.previousElementSibling.querySelector('.name').textContent") == ANT
+
+
+def test_a_bug_opens_by_keyboard_by_click_and_by_its_address(visit, hunt_page):
+    page = visit(hunt_page)
+    assert page.locator("#bug-table .more:visible").count() == 0
+    button = page.get_by_role("button", name=ZEBRA)
+    button.focus()
+    page.keyboard.press("Enter")
+    assert button.get_attribute("aria-expanded") == "true"
+    assert page.locator("#script-1").inner_text() == hunts.SCRIPT
+    page.keyboard.press("Space")
+    assert page.locator("#script-1").is_hidden()
+    page.locator("#bug-2 td.stage").click()
+    assert "No script of torch alone" in page.locator("#bug-2-more").inner_text()
+    page.locator("#find-table").get_by_role("link", name=UNFOLD).click()
+    page.locator("#bug-3-more").wait_for()
+    page.get_by_role("button", name="Open all").click()
+    assert page.locator("#bug-table .more:visible").count() == 3
+    page.get_by_role("button", name="Close all").click()
+    assert page.locator("#bug-table .more:visible").count() == 0
+
+
+def test_the_script_of_a_bug_is_copied(visit, hunt_page):
+    page = visit(hunt_page)
+    page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    page.get_by_role("button", name=ZEBRA).click()
+    page.locator('[data-copy="script-1"]').click()
+    page.get_by_role("button", name="Copied").wait_for()
+    assert page.evaluate("navigator.clipboard.readText()") == hunts.SCRIPT
+
+
+def test_forms_are_filtered_and_sorted(visit, hunt_page):
+    page = visit(hunt_page)
+
+    def names():
+        return page.locator("#form-table tbody tr:visible th").all_inner_texts()
+
+    page.locator("#form-table thead").get_by_role("button", name="finds of 100").click()
+    assert names() == ["unfold", "x[index]", "conv2d"]
+    page.get_by_label("Show").select_option("never")
+    assert names() == ["conv2d"]
+
+
+@pytest.mark.parametrize(("width", "scheme"), WIDTHS)
+@pytest.mark.parametrize("made", [hunts.large, hunts.hostile])
+def test_a_hunt_fits_every_screen_and_does_no_harm(visit, tmp_path, made, width, scheme):
+    page = visit(write_hunt(tmp_path, made()), viewport={"width": width, "height": 800}, color_scheme=scheme)
+    page.get_by_role("button", name="Open all").click()
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    assert page.evaluate("window.hurt") is None
+    assert page.locator("img").count() == 0
+    faint = page.evaluate(
+        """[...document.querySelectorAll('.severity, .soft, .figures dt, .alarm, .badge, .facts dt')].map(
+            e => getComputedStyle(e).color)"""
+    )
+    paper = page.evaluate("getComputedStyle(document.body).backgroundColor")
+    assert min(contrast(ink, paper) for ink in set(faint)) > 4.5
+
+
+def test_a_hunt_names_every_control_and_numbers_nothing_twice(visit, hunt_page):
+    test_every_control_has_a_name_and_every_picture_words(visit, hunt_page)
+
+
+def test_a_hunt_is_read_without_its_script_and_on_paper(visit, hunt_page):
+    page = visit(hunt_page, java_script_enabled=False)
+    assert page.locator("#script-1").is_visible()
+    assert page.locator("#bug-table .more:visible").count() == 3
+    assert page.get_by_role("button", name="Open all").is_hidden()
+    page = visit(hunt_page)
+    page.emulate_media(media="print")
+    assert page.locator("#script-1").is_visible()
+    assert page.locator("#bugs .tools").is_hidden()

@@ -20,10 +20,12 @@ from torchparity.cli.progress import Watcher
 from torchparity.cli.subjects import at_least_one, case_or_target, limits_of, seconds_of, writable
 from torchparity.errors import UsageError
 from torchparity.records import Diagnosis, StageProgress, Status
+from torchparity.report.hunt import hunt_data, write_hunt
 from torchparity.report.lines import five_lines
 from torchparity.report.machine import write_data
 from torchparity.report.page import FACTS, moved, read_run, run_data, runs_below, write_index, write_page
 from torchparity.report.terminal import STYLES
+from torchparity.verbs.report import hunt_in
 
 if TYPE_CHECKING:
     from torchparity.repro.case import Case
@@ -88,10 +90,16 @@ def diagnose(
 
 
 def report(
-    runs: Annotated[Path, typer.Argument(help="The folder of a run, or a folder that holds runs.")],
+    runs: Annotated[Path, typer.Argument(help="The folder of a run or of a hunt, or one that holds runs.")],
     json: Annotated[Path | None, typer.Option("--json", help="Write what the page is made of to this file.")] = None,
 ) -> None:
-    """Make the page of a run again from its JSON, or the index of many runs."""
+    """Make the page of a run or of a hunt again from what it has left, or the index of many runs."""
+    hunted = hunt_in(runs)
+    if hunted is not None:
+        print(write_hunt(runs, hunted))
+        if json is not None:
+            write_data(hunt_data(hunted), json)
+        return
     if (runs / FACTS).exists():
         data = moved(read_run(runs), runs)
         print(write_page(data, runs))

@@ -28,7 +28,6 @@ from torchparity.request import Request
 from torchparity.run.plan import plan_of
 from torchparity.run.subject import Subject
 
-
 # More and more of the compiler, and what the first that differs adds.
 LADDER = (("aot_eager", "aot_autograd"), ("aot_eager_decomp_partition", "decomposition"))
 

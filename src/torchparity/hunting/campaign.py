@@ -72,7 +72,9 @@ class Campaign:
                     self.hear(self.store)
         finally:
             self.stopping.set()
-            settler.join(timeout=None if self.plan.programs is not None else max(1.0, self.deadline - time.monotonic() + 60))
+            settler.join(
+                timeout=None if self.plan.programs is not None else max(1.0, self.deadline - time.monotonic() + 60)
+            )
             shutil.rmtree(self.drawn, ignore_errors=True)
 
     def _goes_on(self) -> bool:
@@ -151,4 +153,3 @@ class Campaign:
                 self.stopping.wait(TICK)
                 continue
             self.inquiry.settle(find)
-

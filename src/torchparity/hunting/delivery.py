@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import platform
 import shutil
 from collections.abc import Mapping
@@ -19,9 +18,15 @@ BUGS = "bugs"
 PROGRAM, SCRIPT, ISSUE, FACTS = "program.py", "repro.py", "issue.md", "bug.json"
 # What a stage is called in a report.
 STAGES = {
-    "dynamo": "Dynamo", "aot_autograd": "AOTAutograd", "decomposition": "a decomposition", "lowerings": "a lowering of inductor",
-    "codegen": "inductor's generated code", "inductor": "inductor", "guards": "guards", "between": "between graphs",
-}  # fmt: skip
+    "dynamo": "Dynamo",
+    "aot_autograd": "AOTAutograd",
+    "decomposition": "a decomposition",
+    "lowerings": "a lowering of inductor",
+    "codegen": "inductor's generated code",
+    "inductor": "inductor",
+    "guards": "guards",
+    "between": "between graphs",
+}
 
 
 def deliver(folder: Path, bug: Bug, find: Find, answer: Mapping[str, Any], shown: Shown | None) -> Path:
@@ -38,7 +43,7 @@ def deliver(folder: Path, bug: Bug, find: Find, answer: Mapping[str, Any], shown
              "severity": bug.severity, "known": bug.known, "seed": find.seed, "options": dict(find.options)}  # fmt: skip
     (half / FACTS).write_text(json.dumps(facts, indent=1), encoding="utf-8")
     shutil.rmtree(place, ignore_errors=True)
-    os.replace(half, place)
+    half.replace(place)
     return place
 
 
@@ -55,14 +60,18 @@ def issue_text(bug: Bug, find: Find, answer: Mapping[str, Any], shown: Shown | N
         f"```python\n{script.rstrip()}\n```",
     ]
     if shown is not None:
-        beyond = "Default tolerances are exceeded." if shown.beyond_default else "Below default tolerances: compared bit for bit."
+        beyond = (
+            "Default tolerances are exceeded."
+            if shown.beyond_default
+            else "Below default tolerances: compared bit for bit."
+        )
         parts += ["### Error logs", f"```\n{tail(shown.output)}\n```", beyond]
     else:
         parts.append("No script of torch alone shows it; `torchparity check program.py:make` does.")
     parts += [
         "### How it was judged",
         "\n".join(f"- {reason}" for reason in answer["reasons"]),
-        f"Data are small whole numbers; {answer['exact']} results are exact in any order of operations and were compared "
+        f"Data are small whole numbers; {answer['exact']} results are exact in any order of operations and were held "
         "without a tolerance, the others against a float64 reference and the measured rounding noise of eager.",
         "### How minimal",
         f"Made small from a generated program of {len(find.text.splitlines())} lines by {find.questions} questions.",

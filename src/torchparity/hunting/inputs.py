@@ -1,4 +1,4 @@
-"""Inputs of generated programs: small whole numbers, of every dtype and layout, some of them empty or views of another."""
+"""Inputs of generated programs: small whole numbers, of every dtype and layout, some empty or views of another."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from torchparity.hunting.delivery import deliver
-from torchparity.hunting.jobs import PROGRAM_JOB, Answer, answer_of
+from torchparity.hunting.jobs import PROGRAM_JOB, SECONDS, Answer, answer_of, first_failing, pin_of, pins_of
 from torchparity.hunting.roots import Known, name_of, program_calls, root_of, same_root
 from torchparity.hunting.store import GONE, LIKELY, SETTLED, UNSHOWN, Bug, Find, Store
 from torchparity.programs.script import shown_by
@@ -20,12 +20,11 @@ from torchparity.records import Blame
 from torchparity.workers.outcome import Limits
 from torchparity.workers.pool import Pool
 
-LIMITS = Limits(seconds=120.0)
 # Backends that compile little: where a find shows with one of them, it is made small with that.
 CHEAP = ("aot_eager",)
 # So many finds of a bug are looked into; more that look like it are counted as likely.
 ENOUGH = 3
-BUDGET = Budget(questions=500, seconds=420.0, together=1)
+BUDGET = Budget(questions=600, seconds=420.0)
 
 Blamer = Callable[[Path, Mapping[str, Any]], Blame | None]
 
@@ -33,7 +32,9 @@ Blamer = Callable[[Path, Mapping[str, Any]], Blame | None]
 class Inquiry:
     """Settles finds, one after the other."""
 
-    def __init__(self, store: Store, pool: Pool, blame: Blamer, known: Sequence[Known], budget: Budget = BUDGET) -> None:
+    def __init__(
+        self, store: Store, pool: Pool, blame: Blamer, known: Sequence[Known], budget: Budget = BUDGET
+    ) -> None:
         self.store, self.pool, self.blame, self.known, self.budget = store, pool, blame, known, budget
         self._numbers = itertools.count()
         self._scratch = tempfile.TemporaryDirectory(prefix="torchparity-hunt-")
@@ -44,10 +45,13 @@ class Inquiry:
 
     def ask(self, text: str, options: Mapping[str, Any]) -> Answer:
         """Judge a text in a process of its own."""
+        payload = {"file": str(self._written(text)), "options": dict(options)}
+        return answer_of(self.pool.submit(PROGRAM_JOB, payload, limits=Limits(seconds=SECONDS)).result())
+
+    def _written(self, text: str) -> Path:
         place = Path(self._scratch.name) / f"q{next(self._numbers)}.py"
         place.write_text(text, encoding="utf-8")
-        payload = {"file": str(place), "options": dict(options)}
-        return answer_of(self.pool.submit(PROGRAM_JOB, payload, limits=LIMITS).result())
+        return place
 
     def settle(self, find: Find) -> None:
         """Find out which bug a find is, and hand over what is new."""
@@ -63,7 +67,7 @@ class Inquiry:
         options = self._cheapest(find, pinned)
         smaller = make_small(
             find.text,
-            lambda texts: [pinned in pins_of(self.ask(text, options)) for text in texts],
+            lambda texts: first_failing(self.pool, [self._written(text) for text in texts], options, [pinned]),
             budget=self.budget,
         )
         small, answer = smaller.text, self.ask(smaller.text, find.options)
@@ -77,9 +81,9 @@ class Inquiry:
         calls = set(program_calls(find.text))
         counted = [other.bug for other in self.store.finds(SETTLED)]
         for bug in self.store.bugs():
-            if bug.kind == find.answer["kind"] and set(program_calls(bug.text)) <= calls:
-                if counted.count(bug.name) >= ENOUGH:
-                    return bug
+            alike = bug.kind == find.answer["kind"] and set(program_calls(bug.text)) <= calls
+            if alike and counted.count(bug.name) >= ENOUGH:
+                return bug
         return None
 
     def _cheapest(self, find: Find, pinned: tuple[str, ...]) -> dict[str, Any]:
@@ -111,16 +115,3 @@ class Inquiry:
         deliver(self.store.folder, bug, find, answer, shown)
         self.store.add_bug(bug)
         self.store.settle(find.seed, SETTLED if shown is not None else UNSHOWN, bug=bug.name)
-
-
-def pin_of(answer: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return what a failure is recognised by: its kind, and where the compiler raises, the error and the function."""
-    first = answer["signatures"][0]
-    return (first["kind"], first["error"], first["frame"])
-
-
-def pins_of(answer: Mapping[str, Any]) -> list[tuple[str, ...]]:
-    """Return every way in which a program differs; none where it does not."""
-    if answer["status"] != "differs":
-        return []
-    return [(entry["kind"], entry["error"], entry["frame"]) for entry in answer["signatures"]]

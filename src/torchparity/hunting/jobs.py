@@ -7,7 +7,7 @@ import logging
 import signal
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,13 +25,18 @@ from torchparity.records.wire import plain_data
 from torchparity.request import Request, request_for
 from torchparity.run.plan import plan_of, settled
 from torchparity.run.target import Target
-from torchparity.workers.outcome import Ending, Outcome
+from torchparity.workers.outcome import Ending, Limits, Outcome
+from torchparity.workers.pool import Pool
 
 Announce = Callable[[str], None]
 Answer = dict[str, Any]
+Pin = tuple[str, ...]
 FACTORY = "make"
 BATCH_JOB = "torchparity.hunting.jobs:batch_job"
 PROGRAM_JOB = "torchparity.hunting.jobs:program_job"
+FIRST_JOB = "torchparity.hunting.jobs:first_job"
+# What one program may take.
+SECONDS = 120.0
 PRELOAD = ("torchparity.hunting.jobs",)
 # A compiler that does not come to an end: a kind of its own in a hunt.
 HANGS = "hangs"
@@ -63,6 +68,46 @@ def program_job(payload: dict[str, Any], announce: Announce) -> Answer:
     """Judge one program that lies in a file."""
     quiet()
     return judged(Path(payload["file"]), payload["options"], telling(announce, -1))
+
+
+def first_job(payload: dict[str, Any], announce: Announce) -> int | None:
+    """Judge programs one after the other; return the place of the first that fails in one of the given ways."""
+    quiet()
+    pins = {tuple(pin) for pin in payload["pins"]}
+    for place, file in enumerate(payload["files"]):
+        announce(json.dumps({"seed": place}))
+        if pins & set(pins_of(judged(Path(file), payload["options"], telling(announce, place)))):
+            return place
+    return None
+
+
+def first_failing(pool: Pool, files: Sequence[Path], options: Mapping[str, Any], pins: Sequence[Pin]) -> int | None:
+    """Return the place of the first program that fails as it should; whoever dies on the way is asked by itself."""
+    place = 0
+    while place < len(files):
+        rest = files[place:]
+        payload = {"files": [str(file) for file in rest], "options": dict(options), "pins": [list(pin) for pin in pins]}
+        outcome = pool.submit(FIRST_JOB, payload, limits=Limits(seconds=SECONDS * len(rest))).result()
+        if outcome.ending is Ending.RETURNED:
+            found: int | None = outcome.value
+            return None if found is None else place + found
+        died = place + int(phase_of(outcome).get("seed", 0))
+        if set(pins) & set(pins_of(answer_of(outcome))):
+            return died
+        place = died + 1
+    return None
+
+
+def pin_of(answer: Mapping[str, Any]) -> Pin:
+    """Return what a failure is recognised by: its kind, and where the compiler raises, the error and the function."""
+    return pins_of(answer)[0]
+
+
+def pins_of(answer: Mapping[str, Any]) -> list[Pin]:
+    """Return every way in which a program differs; none where it does not."""
+    if answer["status"] != "differs":
+        return []
+    return [(entry["kind"], entry["error"], entry["frame"]) for entry in answer["signatures"]]
 
 
 def telling(announce: Announce, seed: int) -> ProgressCallback:

@@ -1,4 +1,7 @@
-"""Templates of what networks are made of: products, convolutions, pools, norms, losses. `templates` says what a hole is."""
+"""Templates of what networks are made of: products, convolutions, pools, norms, losses.
+
+`templates` says what a hole is.
+"""
 
 from __future__ import annotations
 
@@ -75,7 +78,7 @@ LAYERS = lines("""
     torch.nn.functional.smooth_l1_loss({f}, {y}, beta={p})
     torch.nn.functional.huber_loss({f}, {y}, delta=0.5)
     torch.nn.functional.cross_entropy({m}, torch.arange({m0}.shape[0]) % {m0}.shape[1])
-    torch.nn.functional.cross_entropy({m}, torch.arange({m0}.shape[0]) % {m0}.shape[1], ignore_index={k}, reduction="none")
+    torch.nn.functional.cross_entropy({m}, torch.arange({m0}.shape[0]) % {m0}.shape[1], ignore_index={k})
     torch.nn.functional.nll_loss({m}, torch.arange({m0}.shape[0]) % {m0}.shape[1], reduction="sum")
     torch.nn.functional.kl_div({f}, {y}.abs(), reduction="sum")
     torch.nn.functional.binary_cross_entropy_with_logits({f}, {f0}.abs().clamp(max=1))

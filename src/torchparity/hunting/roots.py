@@ -17,7 +17,20 @@ from torchparity.records import Blame
 
 KNOWN = Path(__file__).with_name("known.toml")
 # Names in a program that say nothing about a bug.
-PLAIN = {"torch", "nn", "functional", "program", "make", "view", "to", "requires_grad_", "ones", "arange", "zeros", "tensor"}
+PLAIN = {
+    "torch",
+    "nn",
+    "functional",
+    "program",
+    "make",
+    "view",
+    "to",
+    "requires_grad_",
+    "ones",
+    "arange",
+    "zeros",
+    "tensor",
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,7 +87,9 @@ def calls_in(text: str) -> list[str]:
             isinstance(target, ast.Subscript) for target in getattr(node, "targets", [getattr(node, "target", None)])
         ):
             found.add("setitem")
-    return sorted(name for name in found if name not in PLAIN and not name.startswith(("float", "int", "uint", "bfloat")))
+    return sorted(
+        name for name in found if name not in PLAIN and not name.startswith(("float", "int", "uint", "bfloat"))
+    )
 
 
 def program_calls(text: str) -> list[str]:

@@ -157,7 +157,10 @@ class Store:
     def statuses(self) -> Counter[str]:
         """Return how many programs came out how."""
         return Counter(
-            {row["status"]: row["n"] for row in self._rows("select status, count(*) as n from programs group by status")}
+            {
+                row["status"]: row["n"]
+                for row in self._rows("select status, count(*) as n from programs group by status")
+            }
         )
 
     def programs(self) -> list[dict[str, Any]]:

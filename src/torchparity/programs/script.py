@@ -106,23 +106,19 @@ def _bodies(pieces: Pieces, kind: str, leaves: tuple[str, ...]) -> Iterator[tupl
     """Yield what a run does with the inputs, and how the two runs are held against each other."""
     call, inputs = pieces.call, ", ".join(pieces.arguments)
     listed = f"[{inputs}]"
-    backward = [
-        f"results = {call}",
-        "results = results if isinstance(results, tuple) else (results,)",
-        "sum((part * torch.arange(part.numel()).view(part.shape)).sum() for part in results if part.requires_grad).backward()",
-    ]
+    results = [f"results = {call}", "results = results if isinstance(results, tuple) else (results,)"]
+    wanted = "(part * torch.arange(part.numel()).view(part.shape)).sum() for part in results if part.requires_grad"
+    backward = [*results, f"sum({wanted}).backward()"]
+    shares = "part.untyped_storage().data_ptr() == given.untyped_storage().data_ptr()"
     ways: dict[str, tuple[list[str], str]] = {
         "output": ([f"return {call}"], "close"),
         "input": ([call, f"return {listed}"], "close"),
         "grad": ([*backward, f"return [given.grad for given in {listed} if given.grad is not None]"], "close"),
-        "stride": ([f"results = {call}", "results = results if isinstance(results, tuple) else (results,)",
-                    "return [part.stride() for part in results]"], "close"),
-        "alias": ([f"results = {call}", "results = results if isinstance(results, tuple) else (results,)",
-                   f"return [part.untyped_storage().data_ptr() == given.untyped_storage().data_ptr() for part in results for given in {listed}]"], "close"),
-        "requires_grad": ([f"results = {call}", "results = results if isinstance(results, tuple) else (results,)",
-                           "return [part.requires_grad for part in results]"], "close"),
+        "stride": ([*results, "return [part.stride() for part in results]"], "close"),
+        "alias": ([*results, f"return [{shares} for part in results for given in {listed}]"], "close"),
+        "requires_grad": ([*results, "return [part.requires_grad for part in results]"], "close"),
         "both": ([f"return {call}, {listed}"], "close"),
-    }  # fmt: skip
+    }
     if kind == Kind.RAISES.value:
         yield [call], "raises"
         yield backward, "raises"
@@ -135,7 +131,9 @@ def _bodies(pieces: Pieces, kind: str, leaves: tuple[str, ...]) -> Iterator[tupl
         yield [call], "dies"
         yield backward, "dies"
         return
-    first = next((name for name in ("grad", "input", "output") if any(leaf.startswith(name) for leaf in leaves)), "output")
+    first = next(
+        (name for name in ("grad", "input", "output") if any(leaf.startswith(name) for leaf in leaves)), "output"
+    )
     order = [kind, first] if kind in ways else [first]
     for name in dict.fromkeys([*order, *ways]):
         yield ways[name]
@@ -163,7 +161,9 @@ def shown_by(
     """Return the first script that holds; None where none does."""
     for script, default in scripts(text, kind, leaves, options):
         code, output = run_script(script, {}, python)
-        if code == 1 and run_script(script, NOT_COMPILED, python)[0] == (1 if kind == Kind.ACCEPTS_INVALID.value else 0):
+        if code == 1 and run_script(script, NOT_COMPILED, python)[0] == (
+            1 if kind == Kind.ACCEPTS_INVALID.value else 0
+        ):
             return Shown(text=script, output=output, beyond_default=default)
     return None
 
@@ -176,7 +176,13 @@ def run_script(script: str, more: Mapping[str, str], python: str) -> tuple[int, 
         environment = {**os.environ, "TORCHINDUCTOR_CACHE_DIR": folder, **more}
         try:
             done = subprocess.run(
-                [python, place.name], cwd=folder, env=environment, timeout=SECONDS, capture_output=True, text=True, check=False
+                [python, place.name],
+                cwd=folder,
+                env=environment,
+                timeout=SECONDS,
+                capture_output=True,
+                text=True,
+                check=False,
             )
         except subprocess.TimeoutExpired:
             return -1, "it did not end"

@@ -8,17 +8,17 @@ from dataclasses import dataclass
 
 from torchparity.programs.edits import EDITS, Edit, parsed, printed, size
 
-# Asked about several texts, it tells of each whether it still fails in the same way.
-Question = Callable[[Sequence[str]], Sequence[bool]]
+# Asked about several texts, it tells the place of the first that still fails in the same way, or None.
+Question = Callable[[Sequence[str]], int | None]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Budget:
     """How much may be asked, how long it may take, and how many texts are asked about at once."""
 
-    questions: int = 600
+    questions: int = 1000
     seconds: float = 600.0
-    together: int = 2
+    together: int = 6
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,14 +46,14 @@ class Gate:
         """Whether the budget is spent."""
         return self.asked >= self.budget.questions or time.monotonic() - self._began > self.budget.seconds
 
-    def adopt_first(self, texts: Sequence[str]) -> bool:
-        """Ask about some texts and keep the first that still fails; tell whether there was one."""
-        self.asked += len(texts)
-        for text, fails in zip(texts, self.question(texts), strict=True):
-            if fails:
-                self.text = text
-                return True
-        return False
+    def adopt_first(self, texts: Sequence[str]) -> int | None:
+        """Ask about some texts and keep the first that still fails; return its place."""
+        place = self.question(texts)
+        self.asked += len(texts) if place is None else place + 1
+        if place is not None:
+            self.text = texts[place]
+            self._seen -= set(texts[place + 1 :])  # Nobody answered these.
+        return place
 
     def worth_asking(self, text: str) -> bool:
         """Tell whether a text is new and smaller than the current one."""
@@ -68,38 +68,47 @@ def make_small(
 ) -> Smaller:
     """Return the smallest program that edits reach from a failing one, one step at a time.
 
-    After a step that helps, the same edit is tried again from the start; when none helps, it is over.
+    An edit goes on where it last helped; it is over when all of them, from the start, help no more.
     """
     gate = Gate(text, question, budget or Budget())
     helped = True
     while helped and not gate.exhausted:
         helped = False
         for edit in edits:
-            while not gate.exhausted and _step(gate, edit):
-                helped = True
+            helped |= _sweep(gate, edit)
     return Smaller(text=gate.text, questions=gate.asked, finished=not gate.exhausted)
 
 
-def _step(gate: Gate, edit: Edit) -> bool:
-    """Try an edit at every place until one helps."""
-    window: list[str] = []
-    for text in _texts(gate, edit):
-        window.append(text)
-        if len(window) >= gate.budget.together:
-            if gate.adopt_first(window):
-                return True
-            window = []
-        if gate.exhausted:
-            return False
-    return bool(window) and gate.adopt_first(window)
+def _sweep(gate: Gate, edit: Edit) -> bool:
+    """Try an edit at every place, once from the first to the last; tell whether it helped anywhere."""
+    helped, begin = False, 0
+    while not gate.exhausted:
+        window: list[tuple[int, str]] = []
+        adopted = None
+        for place, text in _texts(gate, edit, begin):
+            window.append((place, text))
+            if len(window) >= gate.budget.together:
+                adopted = gate.adopt_first([text for _, text in window])
+                if adopted is not None or gate.exhausted:
+                    break
+                window = []
+        else:
+            adopted = gate.adopt_first([text for _, text in window]) if window else None
+        if adopted is None:
+            return helped
+        helped, begin = True, window[adopted][0]
+    return helped
 
 
-def _texts(gate: Gate, edit: Edit) -> Iterator[str]:
-    for tree in edit(parsed(gate.text)):
+def _texts(gate: Gate, edit: Edit, begin: int) -> Iterator[tuple[int, str]]:
+    """Yield what an edit makes of the current program from a place on, where that is new and smaller."""
+    for place, tree in enumerate(edit(parsed(gate.text))):
+        if place < begin:
+            continue
         try:
             text = printed(tree)
             parsed(text)
         except (SyntaxError, ValueError, TypeError, AttributeError):
             continue  # The edit made something that is no Python.
         if gate.worth_asking(text):
-            yield text
+            yield place, text

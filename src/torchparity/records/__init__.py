@@ -2,6 +2,8 @@
 
 from torchparity.records.diagnosis import *  # noqa: F403
 from torchparity.records.findings import *  # noqa: F403
+from torchparity.records.hunt import *  # noqa: F403
+from torchparity.records.programs import *  # noqa: F403
 from torchparity.records.ranks import *  # noqa: F403
 from torchparity.records.releases import *  # noqa: F403
 from torchparity.records.signature import *  # noqa: F403

@@ -1,9 +1,9 @@
-"""Small drawings as SVG: the spread of errors, the curve of a minification, the time line of a compilation."""
+"""Small drawings as SVG: the spread of errors, the curve of a minification, what happened over time."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from markupsafe import Markup, escape
@@ -11,6 +11,11 @@ from markupsafe import Markup, escape
 HISTOGRAM = (220, 56)
 CURVE = (760, 260)
 MARGIN = 44
+# A chart over minutes, and the room for its numbers on the left and below.
+OVER_TIME = (380, 190)
+TIME_MARGINS = (38, 40)
+# From so many minutes on, time is told in hours.
+HOURS_FROM = 180
 
 
 def histogram(spread: Mapping[str, Any] | None, allowed: Any = None) -> Markup:
@@ -129,3 +134,89 @@ def time_line(story: Mapping[str, Any]) -> list[dict[str, Any]]:
         }
         for name, span, outcome, kind in sorted(spans, key=lambda entry: entry[1]["start"])
     ]
+
+
+def bars(values: Sequence[tuple[int, int]], *, span: int, label: str, words: tuple[str, str]) -> Markup:
+    """Draw pairs (a count, a part of it) over time, each pair a bar of `span` minutes whose foot is the part."""
+    if not values:
+        return Markup("")
+    most = max(*(count for count, _ in values), 1)
+    across, down = scales(len(values), most)
+    drawn = []
+    for place, (count, part) in enumerate(values):
+        told = escape(f"from minute {place * span} on: {count} {words[0]}, {part} {words[1]}")
+        left, wide = across(place), max(1.0, across(1) - across(0) - 1.5)
+        drawn.append(f"<g><title>{told}</title>")
+        for name, upper, lower in (("whole", count, part), ("part", part, 0)):
+            if upper > lower:
+                top, tall = down(upper), down(lower) - down(upper)
+                drawn.append(
+                    f'<rect class="{name}" x="{left:.1f}" y="{top:.1f}" width="{wide:.1f}" height="{tall:.1f}"/>'
+                )
+        drawn.append("</g>")
+    return timed("".join(drawn), len(values) * span, most, label)
+
+
+def growth(values: Sequence[int], *, span: int, label: str) -> Markup:
+    """Draw how a count grows over time: a staircase, each step what `span` minutes have added."""
+    if not values:
+        return Markup("")
+    total = sum(values)
+    across, down = scales(len(values), max(total, 1))
+    so_far, path = 0, [f"M{across(0):.1f} {down(0):.1f}"]
+    for place, count in enumerate(values):
+        so_far += count
+        path.append(f"V{down(so_far):.1f} H{across(place + 1):.1f}")
+    line = " ".join(path)
+    area = f'<path class="area" d="{line} V{down(0):.1f} Z"/><path class="line" d="{line}"/>'
+    return timed(area, len(values) * span, max(total, 1), label)
+
+
+def scales(count: float, most: int) -> tuple[Callable[[float], float], Callable[[float], float]]:
+    """Return where the beginning of the n-th span, and a count, stand on a chart over time."""
+    (width, height), (left, below) = OVER_TIME, TIME_MARGINS
+
+    def across(place: float) -> float:
+        return left + (width - left - 8) * place / count
+
+    def down(value: float) -> float:
+        return 10 + (height - below - 10) * (1 - value / most)
+
+    return across, down
+
+
+def timed(drawing: str, minutes: int, most: int, label: str) -> Markup:
+    """Return a chart over time: a drawing between its axes."""
+    (width, height), (left, below) = OVER_TIME, TIME_MARGINS
+    hours = minutes >= HOURS_FROM
+    time = minutes // 60 if hours else minutes
+    across, down = scales(minutes / 60 if hours else minutes, most)
+    grid = "".join(
+        f'<line class="grid" x1="{left}" x2="{width - 8}" y1="{down(tick):.1f}" y2="{down(tick):.1f}"/>'
+        f'<text x="{left - 6}" y="{down(tick) + 4:.1f}" text-anchor="end">{tick}</text>'
+        for tick in round_ticks(most)
+    )
+    grid += "".join(
+        f'<text x="{across(tick):.1f}" y="{height - below + 16}" text-anchor="middle">{tick}</text>'
+        for tick in round_ticks(time)
+    )
+    return Markup(
+        '<svg class="over-time" viewBox="0 0 {width} {height}" role="img" aria-label="{label}">{grid}{drawing}'
+        '<text x="{middle}" y="{bottom}" text-anchor="middle">{unit}</text></svg>'
+    ).format(
+        width=width,
+        height=height,
+        label=label,
+        grid=Markup(grid),
+        drawing=Markup(drawing),
+        unit="hours" if hours else "minutes",
+        middle=(left + width - 8) // 2,
+        bottom=height - 4,
+    )
+
+
+def round_ticks(most: int, count: int = 4) -> list[int]:
+    """Return round numbers that mark a scale: from 0 on, in about `count` steps of 1, 2 or 5 times a power of ten."""
+    size = 10 ** max(0, len(str(most // count or 1)) - 1)
+    step = next(size * factor for factor in (1, 2, 5, 10) if size * factor * count >= most)
+    return list(range(0, most + 1, step))

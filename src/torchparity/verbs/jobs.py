@@ -11,6 +11,8 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+import torch
+
 import torchparity.diagnosis.steps
 import torchparity.diagnosis.taps
 import torchparity.judge.isolated
@@ -18,6 +20,7 @@ import torchparity.minifier.searcher  # noqa: F401 - jobs that workers are asked
 from torchparity.compilers.written import request_from_json
 from torchparity.diagnosis.whole import blame_whole
 from torchparity.errors import ParityError
+from torchparity.programs.recorded import NotRecordable, record
 from torchparity.records import ProgressCallback, Verdict
 from torchparity.records.wire import plain_data
 from torchparity.request import Request
@@ -67,12 +70,27 @@ def _whole(subject: Subject, request: Request, folder: Path, announce: Announce)
     return {"blame": plain_data(blame_whole(subject, request, listen=announce))}
 
 
+def _record(subject: Subject, request: Request, folder: Path, announce: Announce) -> dict[str, Any]:
+    """Write down every call of torch that a model makes, and what every name holds."""
+    args, kwargs = subject.calls()[0]
+    if isinstance(subject.model, torch.nn.Module):
+        subject.model.train(request.train)
+    try:
+        with torch.set_grad_enabled(request.differentiates):
+            recorded, values = record(subject.model, args, kwargs, gradients=request.gradients)
+    except NotRecordable as error:
+        return {"why": str(error)}
+    torch.save(values, folder / "values.pt")
+    return {"recorded": plain_data(recorded)}
+
+
 WORK: dict[str, Callable[[Any, Request, Path, Announce], dict[str, Any]]] = {
     "check": _check,
     "examine": _examine,
     "capture": _capture,
     "story": _story,
     "whole": _whole,
+    "record": _record,
 }
 
 

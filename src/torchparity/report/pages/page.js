@@ -1,10 +1,13 @@
 "use strict";
 (() => {
   const all = (selector, root = document) => [...root.querySelectorAll(selector)];
+  document.documentElement.classList.add("js");
 
   // Tables: a click on a column's name sorts by it; text that was typed leaves the rows that hold it.
-  const valueOf = (row, column) => {
-    const cell = row.cells[column];
+  // In a grouped table every body is one entry: a row, and below it what the row opens.
+  const entriesOf = (table) => (table.classList.contains("grouped") ? [...table.tBodies] : [...(table.tBodies[0]?.rows ?? [])]);
+  const valueOf = (entry, column) => {
+    const cell = (entry.rows?.[0] ?? entry).cells[column];
     return cell.dataset.value ?? cell.textContent.trim();
   };
   for (const table of all("table.sortable")) {
@@ -23,9 +26,9 @@
           return numeric ? (value === "inf" ? Infinity : value === "nan" || value === "" ? -Infinity : Number(value)) : value;
         };
         const order = (a, b) => (numeric ? (a < b ? -1 : a > b ? 1 : 0) : a.localeCompare(b, undefined, { numeric: true }));
-        const rows = [...table.tBodies[0].rows].map((row) => [key(row), row]);
+        const rows = entriesOf(table).map((row) => [key(row), row]);
         rows.sort((a, b) => (descending ? order(b[0], a[0]) : order(a[0], b[0])));
-        table.tBodies[0].append(...rows.map((pair) => pair[1]));
+        (table.classList.contains("grouped") ? table : table.tBodies[0]).append(...rows.map((pair) => pair[1]));
       });
     });
   }
@@ -33,18 +36,60 @@
     const table = document.getElementById(name);
     const typed = (document.querySelector(`[data-filter="${name}"]`)?.value ?? "").toLowerCase();
     const status = document.querySelector(`[data-filter-status="${name}"]`)?.value ?? "";
+    const chosen = all(`[data-filter-table="${name}"]`).filter((field) => field.value !== "");
+    const entries = entriesOf(table);
     let shown = 0;
-    for (const row of table.tBodies[0].rows) {
-      row.hidden = !row.textContent.toLowerCase().includes(typed) || (status !== "" && row.dataset.status !== status);
+    for (const row of entries) {
+      const fits = chosen.every((field) => row.dataset[field.dataset.filterBy] === field.value) && (status === "" || row.dataset.status === status);
+      row.hidden = !fits || !row.textContent.toLowerCase().includes(typed);
       shown += row.hidden ? 0 : 1;
     }
     const count = document.querySelector(`[data-count="${name}"]`);
-    if (count) count.textContent = `${shown} of ${table.tBodies[0].rows.length}`;
+    if (count) count.textContent = `${shown} of ${entries.length}`;
   };
-  for (const field of all("[data-filter], [data-filter-status]")) {
-    const name = field.dataset.filter ?? field.dataset.filterStatus;
+  for (const field of all("[data-filter], [data-filter-status], [data-filter-table]")) {
+    const name = field.dataset.filter ?? field.dataset.filterStatus ?? field.dataset.filterTable;
     field.addEventListener("input", () => applyFilters(name));
   }
+
+  // Rows that open: a name becomes a button that shows the row below; so does a click anywhere on its row.
+  const openers = new Map();
+  const open = (button, shown) => {
+    button.setAttribute("aria-expanded", String(shown));
+    openers.get(button).hidden = !shown;
+  };
+  for (const name of all("[data-opens]")) {
+    const button = document.createElement("button");
+    button.type = "button";
+    button.textContent = name.textContent;
+    button.setAttribute("aria-controls", name.dataset.opens);
+    name.replaceChildren(button);
+    openers.set(button, document.getElementById(name.dataset.opens));
+    open(button, false);
+    name.closest("tr").addEventListener("click", (event) => {
+      if (event.target.closest("a") || (!event.target.closest("button") && String(getSelection()) !== "")) return;
+      open(button, button.ariaExpanded !== "true");
+    });
+  }
+  for (const button of all("[data-open-all]")) {
+    button.hidden = false;
+    button.addEventListener("click", () => {
+      const own = [...openers.keys()].filter((opener) => opener.closest("table").id === button.dataset.openAll);
+      const shown = own.some((opener) => opener.ariaExpanded !== "true");
+      own.forEach((opener) => open(opener, shown));
+      button.textContent = shown ? "Close all" : "Open all";
+    });
+  }
+  const follow = () => {
+    const target = location.hash.length > 1 ? document.getElementById(location.hash.slice(1)) : null;
+    const button = target?.querySelector("[data-opens] button");
+    if (!button) return;
+    target.hidden = false;
+    open(button, true);
+    target.scrollIntoView();
+  };
+  window.addEventListener("hashchange", follow);
+  follow();
 
   // Copy buttons. A page opened as a file may not be allowed to use the clipboard directly.
   const copyText = async (text) => {
