@@ -61,6 +61,7 @@ if TYPE_CHECKING:
     from torchparity.verbs.minify import resume_minify as resume_minify
     from torchparity.verbs.passes import check_passes as check_passes
     from torchparity.verbs.run import run_bundle as run_bundle
+    from torchparity.verbs.hunt import hunt as hunt
     from torchparity.verbs.since import since as since
 
 # Where each of them is defined, as the imports above say it to those who read types.
@@ -95,6 +96,7 @@ HOMES = {
     "torchparity.verbs.minify": "minify resume_minify",
     "torchparity.verbs.passes": "check_passes",
     "torchparity.verbs.run": "run_bundle",
+    "torchparity.verbs.hunt": "hunt",
     "torchparity.verbs.since": "since",
 }
 _HOME = {name: module for module, names in HOMES.items() for name in names.split()}

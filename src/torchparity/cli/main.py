@@ -17,7 +17,7 @@ import typer
 from rich.console import Console
 
 import torchparity
-from torchparity.cli import cases, diagnose, finding, minify, since
+from torchparity.cli import cases, diagnose, finding, hunt, minify, since
 from torchparity.cli.complaint import complain
 from torchparity.cli.options import (
     OUTPUT,
@@ -215,6 +215,7 @@ app.command()(finding.blame)
 app.command()(finding.passes)
 app.command()(finding.explain)
 app.command()(since.since)
+app.command()(hunt.hunt)
 
 
 @app.command()

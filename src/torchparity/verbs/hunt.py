@@ -31,7 +31,7 @@ def hunt(
     seed: int = 0,
     workers: int = 2,
     resume: bool = False,
-    known: Path | str = KNOWN,
+    known: Path | str | None = None,
     options: Mapping[str, Any] | None = None,
     hear: Callable[[Store], None] | None = None,
 ) -> Store:
@@ -47,7 +47,7 @@ def hunt(
     store.set_fact("began", store.fact("began", str(time.time())))
     plan = Plan(minutes=minutes, programs=programs, seed=seed, workers=workers, options=dict(options or {}))
     with Pool(workers=workers, preload=(*PRELOAD, "torchparity.verbs.jobs")) as pool:
-        inquiry = Inquiry(store, pool, blaming(pool), read_known(Path(known)))
+        inquiry = Inquiry(store, pool, blaming(pool), read_known(Path(known or KNOWN)))
         try:
             Campaign(store, pool, inquiry, plan, hear).run()
         finally:
