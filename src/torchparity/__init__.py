@@ -56,12 +56,12 @@ if TYPE_CHECKING:
     from torchparity.verbs.diagnose import diagnose as diagnose
     from torchparity.verbs.explain import explain as explain
     from torchparity.verbs.failing import find_failing as find_failing
+    from torchparity.verbs.hunt import hunt as hunt
     from torchparity.verbs.locate import locate as locate
     from torchparity.verbs.minify import minify as minify
     from torchparity.verbs.minify import resume_minify as resume_minify
     from torchparity.verbs.passes import check_passes as check_passes
     from torchparity.verbs.run import run_bundle as run_bundle
-    from torchparity.verbs.hunt import hunt as hunt
     from torchparity.verbs.since import since as since
 
 # Where each of them is defined, as the imports above say it to those who read types.

@@ -23,7 +23,9 @@ if TYPE_CHECKING:
 FINDS = Path("finds")
 
 Out = Annotated[Path | None, typer.Option("--out", help="Folder of a new hunt; finds by default.", show_default=False)]
-Resume = Annotated[Path | None, typer.Option("--resume", help="Go on with the hunt in this folder.", show_default=False)]
+Resume = Annotated[
+    Path | None, typer.Option("--resume", help="Go on with the hunt in this folder.", show_default=False)
+]
 Minutes = Annotated[float, typer.Option("--minutes", help="How long to hunt.")]
 Programs = Annotated[int | None, typer.Option("--programs", help="Stop after so many programs.", show_default=False)]
 Seed = Annotated[int, typer.Option("--seed", help="Where the programs of a new hunt begin.")]
@@ -56,7 +58,8 @@ def hunt(
         raise UsageError(f"{minutes:g} minutes are no time to hunt", hint="--minutes takes a number over 0")
     at_least_one(workers=workers, programs=programs)
     folder = resume or out or FINDS
-    with HuntWatcher(quiet=quiet) as watcher:
+    watcher = HuntWatcher(quiet=quiet)
+    with watcher:
         store = torchparity.hunt(
             folder,
             minutes=minutes,
@@ -77,7 +80,9 @@ def hunt(
         console.print(f"{bug.severity:10} {bug.name}{number}", markup=False, highlight=False)
     judged = store.statuses()
     told = ", ".join(f"{count} {status}" for status, count in judged.most_common())
-    console.print(f"{judged.total()} programs ({told}); {len(bugs)} bugs in {folder}/bugs", markup=False, highlight=False)
+    console.print(
+        f"{judged.total()} programs ({told}); {len(bugs)} bugs in {folder}/bugs", markup=False, highlight=False
+    )
     console.print(f"page: {page}", markup=False, highlight=False)
     raise typer.Exit(1 if bugs else 0)
 
@@ -98,7 +103,8 @@ class HuntWatcher(Watcher):
         rate = (judged - self.first) / minutes if minutes > 0 else 0.0
         finds = store.finds()
         waiting = sum(find.state == "new" for find in finds)
-        line = f"{judged} programs, {rate:.0f} a minute; {len(finds)} finds, {waiting} to look into; {len(store.bugs())} bugs"
+        line = f"{judged} programs, {rate:.0f} a minute; {len(finds)} finds, {waiting} to look into; "
+        line += f"{len(store.bugs())} bugs"
         if self.spinner is not None:
             self.spinner.update(line)
         elif not self.quiet and judged // 100 > self.told:

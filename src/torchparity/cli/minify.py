@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import time
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -15,7 +16,7 @@ from torchparity.cli.options import Asked, Budget, Memory, Quiet, Timeout, Trust
 from torchparity.cli.outputs import printing
 from torchparity.cli.progress import Watcher
 from torchparity.cli.subjects import at_least_one, case_or_target, limits_of, seconds_of, trusted_case
-from torchparity.errors import INTERRUPTED, UsageError
+from torchparity.errors import INTERRUPTED, NoFailingGraph, UsageError
 from torchparity.workers.pool import Pool, default_workers
 
 # Where a minification keeps what it began with.
@@ -61,22 +62,61 @@ def minify(
             with starting(
                 workers, command=check is not None
             ) as pool:  # Its server starts while torch is imported here.
-                small = torchparity.minify(
-                    case_or_target(str(what), asked.device, trust=trust),
-                    out=out,
-                    check=check,
-                    workers=workers,
-                    limits=limits_of(timeout, memory),
-                    listen=watcher,
-                    say=watcher.say,
-                    pool=pool,
-                    **spending,
-                    **asked.options,
-                )
+                subject = case_or_target(str(what), asked.device, trust=trust)
+                try:
+                    small = torchparity.minify(
+                        subject,
+                        out=out,
+                        check=check,
+                        workers=workers,
+                        limits=limits_of(timeout, memory),
+                        listen=watcher,
+                        say=watcher.say,
+                        pool=pool,
+                        **spending,
+                        **asked.options,
+                    )
+                except NoFailingGraph:
+                    if not isinstance(subject, torchparity.Target):
+                        raise
+                    if not tell_program(subject, asked.request("minify"), pool, out, watcher, spending["budget"]):
+                        raise
+                    raise typer.Exit(0) from None
     tell(small, out, printing(), check=check)
     if small.reproduced == (0, 0):
         raise typer.Exit(INTERRUPTED)
     raise typer.Exit(0 if small.reproduced[0] == small.reproduced[1] else 125)
+
+
+def tell_program(
+    target: torchparity.Target,
+    request: torchparity.Request,
+    pool: Pool,
+    out: Path,
+    watcher: Watcher,
+    budget: float | None,
+) -> bool:
+    """Make a model small as a program of Python, where none of its graphs fails; tell whether that was possible."""
+    from torchparity.verbs.programs import as_smallest, minify_program
+
+    began = time.monotonic()
+    watcher.say("no graph of the model fails by itself")
+    found = minify_program(target, request, pool, budget=budget, say=watcher.say)
+    if found is None or not found.script or found.reproduced[0] < found.reproduced[1]:
+        return False
+    small = as_smallest(found, out, time.monotonic() - began)
+    lines = [
+        f"{found.started_from} operations became {found.operations}: {small.queries} queries, {small.seconds:.0f} s",
+        f"{'failure':>12}  {small.title}",
+        f"{'script':>12}  {out / 'repro.py'}",
+        f"{'reproduced':>12}  {small.reproduced[0]} of {small.reproduced[1]}, in cold processes",
+        "",
+        small.script,
+    ]
+    console = printing()
+    for line in lines:
+        console.print(escape(line), highlight=False, soft_wrap=True)
+    return True
 
 
 def starting(workers: int | None, *, command: bool) -> Pool:

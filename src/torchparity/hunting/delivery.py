@@ -39,8 +39,14 @@ def deliver(folder: Path, bug: Bug, find: Find, answer: Mapping[str, Any], shown
     if shown is not None:
         (half / SCRIPT).write_text(shown.text, encoding="utf-8")
     (half / ISSUE).write_text(issue_text(bug, find, answer, shown), encoding="utf-8")
-    facts = {"name": bug.name, "kind": bug.kind, "stage": bug.stage, "part": bug.part, "switch": dict(bug.switch),
-             "severity": bug.severity, "known": bug.known, "seed": find.seed, "options": dict(find.options)}  # fmt: skip
+    facts: dict[str, Any] = {
+        "name": bug.name,
+        "kind": bug.kind,
+        "stage": bug.stage,
+        "part": bug.part,
+        "switch": dict(bug.switch),
+    }
+    facts |= {"severity": bug.severity, "known": bug.known, "seed": find.seed, "options": dict(find.options)}
     (half / FACTS).write_text(json.dumps(facts, indent=1), encoding="utf-8")
     shutil.rmtree(place, ignore_errors=True)
     half.replace(place)

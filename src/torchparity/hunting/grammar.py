@@ -330,7 +330,7 @@ def shares_elements(value: torch.Tensor) -> bool:
     places = torch.zeros(1, dtype=torch.int64)
     for size, stride in zip(value.shape, value.stride(), strict=True):
         places = (places[:, None] + torch.arange(size)[None] * stride).reshape(-1)
-    return places.unique().numel() != places.numel()
+    return bool(places.unique().numel() != places.numel())
 
 
 def refuse_useless(value: torch.Tensor, operands: Mapping[str, torch.Tensor]) -> None:

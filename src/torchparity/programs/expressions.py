@@ -7,7 +7,7 @@ import copy
 from collections.abc import Iterator
 from typing import Any
 
-from torchparity.programs.tree import at, changed, is_torch, paths, put
+from torchparity.programs.tree import at, is_torch, paths, replaced
 
 
 def simpler_expressions(tree: ast.Module) -> Iterator[ast.Module]:
@@ -16,9 +16,7 @@ def simpler_expressions(tree: ast.Module) -> Iterator[ast.Module]:
         if not isinstance(node, ast.expr) or isinstance(getattr(node, "ctx", None), ast.Store | ast.Del):
             continue
         for part in _parts(node):
-            yield changed(
-                tree, path, lambda holder, name, place, part=part: put(holder, name, place, copy.deepcopy(part))
-            )
+            yield replaced(tree, path, part)
 
 
 def _parts(node: ast.expr) -> list[ast.expr]:
@@ -71,16 +69,14 @@ def simpler_constants(tree: ast.Module) -> Iterator[ast.Module]:
     for node, path in paths(tree):
         if isinstance(node, ast.Constant):
             for value in simpler(node.value):
-                yield changed(
-                    tree, path, lambda holder, name, place, value=value: put(holder, name, place, ast.Constant(value))
-                )
+                yield replaced(tree, path, ast.Constant(value))
         elif isinstance(node, ast.Attribute) and is_torch(node) and node.attr in SIMPLER_DTYPES:
             for attribute in SIMPLER_DTYPES[node.attr]:
                 fresh = copy.deepcopy(tree)
                 at(fresh, path).attr = attribute
                 yield fresh
         elif isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub) and isinstance(node.operand, ast.Constant):
-            yield changed(tree, path, lambda holder, name, place: put(holder, name, place, ast.Constant(0)))
+            yield replaced(tree, path, ast.Constant(0))
 
 
 SIMPLER_DTYPES = {

@@ -27,7 +27,7 @@ def shortest(recorded: Recorded, question: Question, loaded: Written, *, plainly
 
     stop = _least(1, total, lambda place: fails(0, place, written))
     start = total - _least(total - stop + 1, total, lambda place: fails(total - place, stop, loaded))
-    for way in (plain_values(recorded), loaded):
+    for way in (plain_values(recorded), lambda name: recorded.extreme[name], loaded):
         if fails(start, stop, way):
             return recorded.text(start, stop, way)
     return recorded.text(0, stop, written)

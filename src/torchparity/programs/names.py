@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any, cast
 
-from torchparity.programs.tree import at, changed, paths, put
+from torchparity.programs.tree import at, paths, replaced
 
 
 def inlined(tree: ast.Module) -> Iterator[ast.Module]:
@@ -139,4 +139,4 @@ def called_bodies(tree: ast.Module) -> Iterator[ast.Module]:
         for argument, given in zip(function.args.args, node.args, strict=True):
             body = renamed(body, body, argument.arg, given)
         new = cast(ast.Expr, body.body[0]).value
-        yield changed(tree, path, lambda holder, name, place, new=new: put(holder, name, place, copy.deepcopy(new)))
+        yield replaced(tree, path, new)

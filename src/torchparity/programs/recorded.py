@@ -6,6 +6,7 @@ model reads beside its inputs, its parameters for instance, is an input of the p
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -40,10 +41,14 @@ class Line:
 
 @dataclass(frozen=True, kw_only=True)
 class Recorded:
-    """The lines of a program, an expression like each value that a line may begin with, and what is returned."""
+    """The lines of a program, expressions for each value that a line may begin with, and what is returned.
+
+    `plain` has small numbers of the same shape and dtype, `extreme` the largest number of the value everywhere.
+    """
 
     lines: tuple[Line, ...]
     plain: Mapping[str, str]
+    extreme: Mapping[str, str]
     returned: tuple[str, ...]
 
     def text(self, start: int, stop: int, written: Callable[[str], str]) -> str:
@@ -196,6 +201,7 @@ def record(
     found = Recorded(
         lines=tuple(notebook.lines),
         plain={name: plain_value(value) for name, value in notebook.values.items()},
+        extreme={name: extreme_value(value) for name, value in notebook.values.items()},
         returned=tuple(dict.fromkeys(notebook.names[id(leaf)] for leaf in tensors if id(leaf) in notebook.names)),
     )
     return found, notebook.values
@@ -211,4 +217,17 @@ def plain_value(tensor: torch.Tensor) -> str:
         text = f"({numbers} / 4).to({tensor.dtype})"
     else:
         text = f"{numbers}.abs().to({tensor.dtype})"
+    return f"{text}.requires_grad_()" if tensor.requires_grad else text
+
+
+def extreme_value(tensor: torch.Tensor) -> str:
+    """Return an expression for a tensor of the same shape and dtype that holds its largest number everywhere."""
+    if not tensor.numel() or not (tensor.is_floating_point() or tensor.dtype in (torch.int64, torch.int32)):
+        return plain_value(tensor)
+    flat = tensor.detach().reshape(-1)
+    largest = flat[flat.double().abs().argmax()].item()
+    largest = float(f"{largest:.3g}") if tensor.is_floating_point() else largest
+    if not math.isfinite(largest):
+        return plain_value(tensor)
+    text = f"torch.full({tuple(tensor.shape)}, {largest!r}, dtype={tensor.dtype})"
     return f"{text}.requires_grad_()" if tensor.requires_grad else text

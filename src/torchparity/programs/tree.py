@@ -82,3 +82,9 @@ def is_torch(node: ast.expr) -> bool:
     while isinstance(node, ast.Attribute):
         node = node.value
     return isinstance(node, ast.Name) and node.id in ("torch", "nn", "F", "math", "np", "numpy")
+
+
+def replaced(tree: ast.Module, path: list[Any], new: ast.AST) -> ast.Module:
+    """Return a copy of a tree with something else at the end of a path."""
+    fresh: ast.Module = changed(tree, path, lambda holder, name, place: put(holder, name, place, copy.deepcopy(new)))
+    return fresh

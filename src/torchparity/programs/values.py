@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import Any, cast
 
 from torchparity.programs.expressions import simpler
-from torchparity.programs.tree import at, changed, paths, put
+from torchparity.programs.tree import at, paths, replaced
 
 
 def plain_tensors(tree: ast.Module) -> Iterator[ast.Module]:
@@ -27,7 +27,7 @@ def plain_tensors(tree: ast.Module) -> Iterator[ast.Module]:
             )
             if maker == "arange" and len(sizes) != 1:
                 continue
-            yield changed(tree, path, lambda holder, name, place, new=new: put(holder, name, place, new))
+            yield replaced(tree, path, new)
 
 
 def smaller_inputs(tree: ast.Module) -> Iterator[ast.Module]:

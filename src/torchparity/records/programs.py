@@ -12,6 +12,8 @@ class SmallProgram:
     """The smallest program of Python that fails as a model does: its text, and the script of torch alone that shows it.
 
     `script` is empty where none could be verified. `beyond_default` tells whether default tolerances are exceeded.
+    `operations` are its own, `started_from` those of the model. `finished` tells whether nothing was left to try,
+    `reproduced` how often the script failed, of how many runs.
     """
 
     text: str
@@ -20,7 +22,12 @@ class SmallProgram:
     beyond_default: bool = False
     kind: str = ""
     reasons: tuple[str, ...] = ()
+    operations: int = 0
+    inputs: int = 0
+    started_from: int = 0
     questions: int = 0
+    finished: bool = True
+    reproduced: tuple[int, int] = (0, 0)
 
     @property
     def lines(self) -> int:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import shutil
 import tempfile
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
@@ -54,6 +55,7 @@ from torchparity.verbs.explain import told_by_dynamo
 from torchparity.verbs.failing import Failing, examine, find_in_bundles
 from torchparity.verbs.locate import What
 from torchparity.verbs.minify import leave_issue
+from torchparity.verbs.programs import as_smallest, minify_program
 from torchparity.workers.outcome import Limits
 from torchparity.workers.pool import Pool, default_workers
 
@@ -158,6 +160,7 @@ class Diagnosing:
             return run.end("the graphs were not judged")
         if failing is None:
             run.stage("blame", lambda: self.blame_whole(verdict, run), keep=as_blame)
+            run.stage("minify", lambda: self.program(verdict, run), keep=lambda small: {"smallest": small})
             return run.end("no graph of the model fails by itself")
         run.keep(graph=self.drawn(failing))
 
@@ -341,6 +344,15 @@ class Diagnosing:
     def blame(self, folder: Path, run: Investigation) -> Blame:
         """Name the stage of the compiler that does it."""
         return Inquiry(folder, self.pool, limits=run.limits(self.limits)).run()
+
+    def program(self, verdict: Verdict, run: Investigation) -> Smallest | None:
+        """Make the model small as a program of Python, where none of its graphs shows the failure."""
+        if isinstance(self.subject, Case) or self.recipe.engine is not None:
+            return None
+        began = time.monotonic()
+        budget = run.left * (1 - RESERVE) if run.left is not None else None
+        found = minify_program(self.subject, self.request, self.pool, verdict=verdict, budget=budget, say=run.tell)
+        return as_smallest(found, self.folder / SMALL, time.monotonic() - began) if found is not None else None
 
     def blame_whole(self, verdict: Verdict, run: Investigation) -> Blame:
         """Name what lies between the graphs."""

@@ -32,6 +32,7 @@ from torchparity.verbs.explain import told_by_dynamo
 from torchparity.verbs.failing import candidates, examine
 
 Announce = Callable[[str], None]
+VALUES = "values.pt"
 
 
 def target_job(payload: dict[str, Any], announce: Announce) -> dict[str, Any]:
@@ -71,7 +72,11 @@ def _whole(subject: Subject, request: Request, folder: Path, announce: Announce)
 
 
 def _record(subject: Subject, request: Request, folder: Path, announce: Announce) -> dict[str, Any]:
-    """Write down every call of torch that a model makes, and what every name holds."""
+    return recorded_in(subject, request, folder)
+
+
+def recorded_in(subject: Subject, request: Request, folder: Path) -> dict[str, Any]:
+    """Write down every call of torch that a model makes; what every name holds goes to a file."""
     args, kwargs = subject.calls()[0]
     if isinstance(subject.model, torch.nn.Module):
         subject.model.train(request.train)
@@ -80,7 +85,7 @@ def _record(subject: Subject, request: Request, folder: Path, announce: Announce
             recorded, values = record(subject.model, args, kwargs, gradients=request.gradients)
     except NotRecordable as error:
         return {"why": str(error)}
-    torch.save(values, folder / "values.pt")
+    torch.save(values, folder / VALUES)
     return {"recorded": plain_data(recorded)}
 
 
