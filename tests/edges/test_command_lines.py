@@ -8,7 +8,9 @@ import logging
 import random
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -19,7 +21,8 @@ from torchparity.cli import main
 from torchparity.cli.start import begin
 from torchparity.errors import ResourceError
 from torchparity.releases import since as asked_since
-from torchparity.verbs import asking, diagnose, minify, since
+from torchparity.hunting.campaign import Campaign, Plan
+from torchparity.verbs import asking, diagnose, hunt, minify, since
 from torchparity.workers.pool import Pool
 
 MODEL = """
@@ -39,7 +42,7 @@ passes = [lambda graph: None]
 COMMANDS = {name: list(command.params) for name, command in typer.main.get_command(main.app).commands.items()}  # type: ignore[attr-defined]
 # Each is as likely as it stands here; those that ask workers take seconds.
 LIKELY = ("check",) * 6 + ("capture", "explain", "passes", "show", "report") * 3 + ("run", "minify", "locate", "blame")
-LIKELY += ("diagnose", "backends", "faults", "nothing", "", "since")
+LIKELY += ("diagnose", "backends", "faults", "nothing", "", "since", "hunt")
 TARGETS = ("model.py:make",) * 6
 TARGETS += (
     "model.py:nothing",
@@ -95,9 +98,16 @@ def _place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     with Pool(workers=1, preload=asking.PRELOAD, compilers=True) as pool:
         for module in (asking, diagnose, minify):
             monkeypatch.setattr(module, "open_pool", lambda *_, **__: Lent(pool))
+        monkeypatch.setattr(hunt, "Pool", lambda *_, **__: Lent(pool))
+        monkeypatch.setattr(hunt, "Campaign", short_campaign)
         monkeypatch.setattr(since, "known_series", lambda *_, **__: ("2.12", "2.13"))
         monkeypatch.setattr(asked_since, "environment_for", no_environment)
         yield
+
+
+def short_campaign(store: Any, pool: Any, inquiry: Any, plan: Plan, hear: Any) -> Campaign:
+    """A campaign of one program, however long it was to be."""
+    return Campaign(store, pool, inquiry, replace(plan, programs=1, minutes=1.0), hear)
 
 
 def no_environment(asked: str, **how: object) -> None:

@@ -5,18 +5,19 @@ from __future__ import annotations
 import ast
 import copy
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
-from torchparity.programs.tree import at, is_torch, paths, replaced
+from torchparity.programs.tree import Change, at, is_torch, paths, replaced
 
 
-def simpler_expressions(tree: ast.Module) -> Iterator[ast.Module]:
+def simpler_expressions(tree: ast.Module) -> Iterator[Change]:
     """`f(g(x))` -> `g(x)`: put a part of an expression in its place, outer ones first. A few questions for each."""
     for node, path in paths(tree):
         if not isinstance(node, ast.expr) or isinstance(getattr(node, "ctx", None), ast.Store | ast.Del):
             continue
         for part in _parts(node):
-            yield replaced(tree, path, part)
+            yield partial(replaced, tree, path, part)
 
 
 def _parts(node: ast.expr) -> list[ast.expr]:
@@ -46,7 +47,7 @@ def _parts(node: ast.expr) -> list[ast.expr]:
     return []
 
 
-def fewer_parts(tree: ast.Module) -> Iterator[ast.Module]:
+def fewer_parts(tree: ast.Module) -> Iterator[Change]:
     """`f(x, y, z=1)` -> `f(x, y)`: leave out an argument, an element, a decorator, a base. One question for each."""
     for node, path in paths(tree):
         for field in ("elts", "args", "keywords", "decorator_list", "bases", "names", "keys"):
@@ -56,27 +57,29 @@ def fewer_parts(tree: ast.Module) -> Iterator[ast.Module]:
             for place in reversed(range(len(items))):
                 if field in ("elts", "names") and len(items) == 1:
                     continue
-                fresh = copy.deepcopy(tree)
-                holder = at(fresh, path)
-                del getattr(holder, field)[place]
-                if field == "keys":
-                    del holder.values[place]
-                yield fresh
+                yield partial(_without_part, tree, path, field, place)
 
 
-def simpler_constants(tree: ast.Module) -> Iterator[ast.Module]:
+def _without_part(tree: ast.Module, path: list[Any], field: str, place: int) -> ast.Module:
+    fresh = copy.deepcopy(tree)
+    holder = at(fresh, path)
+    del getattr(holder, field)[place]
+    if field == "keys":
+        del holder.values[place]
+    return fresh
+
+
+def simpler_constants(tree: ast.Module) -> Iterator[Change]:
     """`17` -> `0`, `1`, `2`, `8`, `16`; `torch.float16` -> `torch.float32`. A few questions for each."""
     for node, path in paths(tree):
         if isinstance(node, ast.Constant):
             for value in simpler(node.value):
-                yield replaced(tree, path, ast.Constant(value))
+                yield partial(replaced, tree, path, ast.Constant(value))
         elif isinstance(node, ast.Attribute) and is_torch(node) and node.attr in SIMPLER_DTYPES:
             for attribute in SIMPLER_DTYPES[node.attr]:
-                fresh = copy.deepcopy(tree)
-                at(fresh, path).attr = attribute
-                yield fresh
+                yield partial(replaced, tree, path, ast.Attribute(node.value, attribute, node.ctx))
         elif isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub) and isinstance(node.operand, ast.Constant):
-            yield replaced(tree, path, ast.Constant(0))
+            yield partial(replaced, tree, path, ast.Constant(0))
 
 
 SIMPLER_DTYPES = {

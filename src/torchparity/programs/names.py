@@ -6,30 +6,34 @@ import ast
 import copy
 from collections import Counter
 from collections.abc import Iterator
+from functools import partial
 from typing import Any, cast
 
-from torchparity.programs.tree import at, paths, replaced
+from torchparity.programs.tree import Change, at, functions, names_read, paths, replaced
 
 
-def inlined(tree: ast.Module) -> Iterator[ast.Module]:
+def inlined(tree: ast.Module) -> Iterator[Change]:
     """`b = f(a); return g(b)` -> `return g(f(a))`: put a value in the place of its name. One question for each name."""
-    for node, path in paths(tree):
-        if not isinstance(node, ast.Assign) or len(node.targets) != 1 or not isinstance(node.targets[0], ast.Name):
-            continue
-        name = node.targets[0].id
-        function, inside = _function_around(tree, path)
-        uses = Counter(
-            found.id for found in ast.walk(function) if isinstance(found, ast.Name) and isinstance(found.ctx, ast.Load)
-        )
-        stores = sum(isinstance(found, ast.Name) and found.id == name and isinstance(found.ctx, ast.Store)
-                     for found in ast.walk(function))  # fmt: skip
-        if stores != 1 or (uses[name] != 1 and not isinstance(node.value, ast.Name | ast.Constant)):
-            continue
-        fresh = copy.deepcopy(tree)
-        around = at(fresh, inside)
-        statement = at(fresh, path)
-        _remove(fresh, path)
-        yield renamed(fresh, around, name, statement.value)
+    for function, inside in [*functions(tree), (tree, [])]:
+        names = [node for node in ast.walk(function) if isinstance(node, ast.Name)]
+        reads = Counter(node.id for node in names if isinstance(node.ctx, ast.Load))
+        stores = Counter(node.id for node in names if isinstance(node.ctx, ast.Store))
+        for node, path in paths(function):
+            if not isinstance(node, ast.Assign) or len(node.targets) != 1 or not isinstance(node.targets[0], ast.Name):
+                continue
+            name = node.targets[0].id
+            plain = isinstance(node.value, ast.Name | ast.Constant)
+            if stores[name] == 1 and (reads[name] == 1 or plain):
+                yield partial(_inlined, tree, inside, path, name)
+
+
+def _inlined(tree: ast.Module, inside: list[Any], path: list[Any], name: str) -> ast.Module:
+    fresh = copy.deepcopy(tree)
+    function = at(fresh, inside)
+    value = at(function, path).value
+    _remove(function, path)
+    renamed(function, name, value)
+    return fresh
 
 
 def _remove(tree: ast.Module, path: list[Any]) -> None:
@@ -40,15 +44,7 @@ def _remove(tree: ast.Module, path: list[Any]) -> None:
         getattr(holder, field).append(ast.Pass())
 
 
-def _function_around(tree: ast.Module, path: list[Any]) -> tuple[Any, list[Any]]:
-    for length in range(len(path) - 1, 0, -1):
-        node = at(tree, path[:length])
-        if isinstance(node, ast.FunctionDef):
-            return node, path[:length]
-    return tree, []
-
-
-def renamed(tree: ast.Module, around: Any, name: str, value: ast.expr) -> ast.Module:
+def renamed(around: Any, name: str, value: ast.expr) -> None:
     """Put a value in the place of a name, wherever it is read."""
 
     class Replace(ast.NodeTransformer):
@@ -56,46 +52,36 @@ def renamed(tree: ast.Module, around: Any, name: str, value: ast.expr) -> ast.Mo
             return copy.deepcopy(value) if node.id == name and isinstance(node.ctx, ast.Load) else node
 
     Replace().visit(around)
-    return tree
 
 
-def earlier_names(tree: ast.Module) -> Iterator[ast.Module]:
-    """`b = f(a); return b` -> `return a`: use a name that was there before, so that what made the other can go."""
-    for function in [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]:
+def earlier_names(tree: ast.Module) -> Iterator[Change]:
+    """`b = f(a); return b` -> `b = f(a); return a`: use what was there before, so that what made the other can go."""
+    for function, inside in functions(tree):
         parameters = [argument.arg for argument in function.args.args]
-        for node, path in paths(tree):
-            if not isinstance(node, ast.Name) or not isinstance(node.ctx, ast.Load) or node.id in parameters:
-                continue
-            if node not in set(ast.walk(function)):
-                continue
-            stored = [
-                found.id
-                for found in ast.walk(function)
-                if isinstance(found, ast.Name) and isinstance(found.ctx, ast.Store)
-            ]
-            if node.id not in stored:
-                continue
-            for other in parameters[:3]:
-                fresh = copy.deepcopy(tree)
-                at(fresh, path).id = other
-                yield fresh
+        stored = {node.id for node in ast.walk(function) if isinstance(node, ast.Name)} - names_known(function)
+        for node, path in paths(function):
+            if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load) and node.id in stored:
+                for other in parameters[:3]:
+                    yield partial(replaced, tree, [*inside, *path], ast.Name(other, ast.Load()))
 
 
-def without_parameters(tree: ast.Module) -> Iterator[ast.Module]:
+def names_known(function: ast.FunctionDef) -> set[str]:
+    """Return the names that a function does not make itself."""
+    made = {node.id for node in ast.walk(function) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
+    return {node.id for node in ast.walk(function) if isinstance(node, ast.Name)} - made
+
+
+def without_parameters(tree: ast.Module) -> Iterator[Change]:
     """`def f(a, b)` -> `def f(a)`, and `f(x, y)` -> `f(x)` everywhere. One question for each parameter."""
-    for function in [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]:
+    for function, _ in functions(tree):
+        read = names_read(function)
         for place, argument in enumerate(function.args.args):
-            uses = [
-                node
-                for node in ast.walk(ast.Module(function.body, []))
-                if isinstance(node, ast.Name) and node.id == argument.arg
-            ]
-            if uses or argument.arg == "self":
-                continue
-            yield _without_parameter(copy.deepcopy(tree), function.name, place)
+            if argument.arg not in read and argument.arg != "self":
+                yield partial(_without_parameter, tree, function.name, place)
 
 
-def _without_parameter(tree: ast.Module, name: str, place: int) -> ast.Module:
+def _without_parameter(original: ast.Module, name: str, place: int) -> ast.Module:
+    tree = copy.deepcopy(original)
     for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef) and node.name == name and len(node.args.args) > place:
             method = node.args.args[0].arg == "self"
@@ -103,9 +89,8 @@ def _without_parameter(tree: ast.Module, name: str, place: int) -> ast.Module:
             if len(node.args.args) - place <= len(defaults):
                 del defaults[place - len(node.args.args)]
             del node.args.args[place]
-            at = place - method
             for call in ast.walk(tree):
-                _drop_argument(call, name, at)
+                _drop_argument(call, name, place - method)
     return tree
 
 
@@ -121,7 +106,7 @@ def _drop_argument(node: Any, name: str, place: int) -> None:
             del node.elts[1].elts[place]
 
 
-def called_bodies(tree: ast.Module) -> Iterator[ast.Module]:
+def called_bodies(tree: ast.Module) -> Iterator[Change]:
     """`def f(h): return g(h)`, `f(x)` -> `g(x)`: put what a function returns in the place of its call."""
     simple = {
         node.name: node
@@ -137,6 +122,5 @@ def called_bodies(tree: ast.Module) -> Iterator[ast.Module]:
             continue
         body = ast.Module([ast.Expr(copy.deepcopy(value))], [])
         for argument, given in zip(function.args.args, node.args, strict=True):
-            body = renamed(body, body, argument.arg, given)
-        new = cast(ast.Expr, body.body[0]).value
-        yield replaced(tree, path, new)
+            renamed(body, argument.arg, given)
+        yield partial(replaced, tree, path, cast(ast.Expr, body.body[0]).value)

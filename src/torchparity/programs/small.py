@@ -39,6 +39,7 @@ class Gate:
         self.budget = budget
         self.asked = 0
         self._began = time.monotonic()
+        self._size = size(self.text)
         self._seen = {self.text}
 
     @property
@@ -52,12 +53,13 @@ class Gate:
         self.asked += len(texts) if place is None else place + 1
         if place is not None:
             self.text = texts[place]
+            self._size = size(self.text)
             self._seen -= set(texts[place + 1 :])  # Nobody answered these.
         return place
 
     def worth_asking(self, text: str) -> bool:
         """Tell whether a text is new and smaller than the current one."""
-        if text in self._seen or size(text) >= size(self.text):
+        if text in self._seen or size(text) >= self._size:
             return False
         self._seen.add(text)
         return True
@@ -102,11 +104,11 @@ def _sweep(gate: Gate, edit: Edit) -> bool:
 
 def _texts(gate: Gate, edit: Edit, begin: int) -> Iterator[tuple[int, str]]:
     """Yield what an edit makes of the current program from a place on, where that is new and smaller."""
-    for place, tree in enumerate(edit(parsed(gate.text))):
+    for place, change in enumerate(edit(parsed(gate.text))):
         if place < begin:
             continue
         try:
-            text = printed(tree)
+            text = printed(change())
             parsed(text)
         except (SyntaxError, ValueError, TypeError, AttributeError):
             continue  # The edit made something that is no Python.

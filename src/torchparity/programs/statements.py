@@ -4,29 +4,105 @@ from __future__ import annotations
 
 import ast
 import copy
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
-from torchparity.programs.tree import BODIES, at, changed, paths
+from torchparity.programs.tree import BODIES, Change, at, functions, names_read, paths, spliced
 
 
-def without_statements(tree: ast.Module) -> Iterator[ast.Module]:
+def sliced(tree: ast.Module) -> Iterator[Change]:
+    """`b = f(a); c = g(a); return b, c` -> `b = f(a); return b`: one value, and what it needs. n questions.
+
+    The values that halve the function come first.
+    """
+    for function, path in functions(tree):
+        assigned = [
+            (place, node.targets[0].id)
+            for place, node in enumerate(function.body)
+            if isinstance(node, ast.Assign) and len(node.targets) == 1 and isinstance(node.targets[0], ast.Name)
+        ]
+        if not isinstance(function.body[-1], ast.Return):
+            continue
+        for place, name in (assigned[number] for number in halving(len(assigned))):
+            yield partial(_with_end, tree, path, place, name)
+
+
+def halving(count: int) -> list[int]:
+    """Return the numbers below one, those in the middle of the largest gaps first: 0 to 6 is 3 1 5 0 2 4 6."""
+    order, gaps = [], [(0, count)]
+    while gaps:
+        low, high = gaps.pop(0)
+        if low < high:
+            middle = (low + high) // 2
+            order.append(middle)
+            gaps += [(low, middle), (middle + 1, high)]
+    return order
+
+
+def _with_end(tree: ast.Module, path: list[Any], place: int, name: str) -> ast.Module:
+    fresh = copy.deepcopy(tree)
+    function = at(fresh, path)
+    function.body[place + 1 :] = [ast.Return(ast.Name(name, ast.Load()))]
+    _prune(function)
+    return fresh
+
+
+def without_unused(tree: ast.Module) -> Iterator[Change]:
+    """`a = f(); b = g(); return b` -> `b = g(); return b`: leave out all values that nobody reads. One question."""
+    for _, path in functions(tree):
+        yield partial(_pruned, tree, path)
+
+
+def _pruned(tree: ast.Module, path: list[Any]) -> ast.Module:
+    fresh = copy.deepcopy(tree)
+    _prune(at(fresh, path))
+    return fresh
+
+
+def _prune(function: ast.FunctionDef) -> None:
+    """Leave out assignments to names that nobody reads after them, again and again."""
+    while True:
+        read = names_read(function)
+        kept = [node for node in function.body if not _is_unread(node, read)]
+        if len(kept) == len(function.body):
+            return
+        function.body[:] = kept or [ast.Pass()]
+
+
+def _is_unread(node: ast.stmt, read: set[str]) -> bool:
+    if isinstance(node, ast.If | ast.For | ast.With):
+        inner = [*node.body, *getattr(node, "orelse", [])]
+        return all(_is_unread(part, read) for part in inner)
+    if isinstance(node, ast.AugAssign):
+        return isinstance(node.target, ast.Name) and node.target.id not in read
+    if not isinstance(node, ast.Assign):
+        return isinstance(node, ast.Pass)
+    return all(isinstance(target, ast.Name) and target.id not in read for target in node.targets)
+
+
+def without_statements(tree: ast.Module) -> Iterator[Change]:
     """`a; b; c` -> `c`: leave out runs of statements, long ones first, the last ones first. n log n questions."""
-    lists = [([], "body")] + [(path, field) for node, path in paths(tree) for field in BODIES if _is_body(node, field)]
-    sizes: list[tuple[int, list[Any], str, int]] = []
+    lists: list[tuple[list[Any], str]] = [([], "body")]
+    lists += [(path, field) for node, path in paths(tree) for field in BODIES if _is_body(node, field)]
+    runs: list[tuple[int, list[Any], str, int]] = []
     for path, field in lists:
         count = len(getattr(at(tree, path), field))
         length = count
         while length:
-            sizes += [(length, path, field, start) for start in range(count - length, -1, -length)]
+            runs += [(length, path, field, start) for start in range(count - length, -1, -length)]
             length //= 2
-    for length, path, field, start in sorted(sizes, key=lambda entry: -entry[0]):
-        fresh = copy.deepcopy(tree)
-        statements = getattr(at(fresh, path), field)
-        del statements[start : start + length]
-        if not statements and field == "body" and path:
-            statements.append(ast.Pass())
-        yield fresh
+    for length, path, field, start in sorted(runs, key=lambda entry: -entry[0]):
+        yield partial(_without, tree, path, field, start, length)
+
+
+def _without(tree: ast.Module, path: list[Any], field: str, start: int, length: int) -> ast.Module:
+    fresh = copy.deepcopy(tree)
+    statements = getattr(at(fresh, path), field)
+    del statements[start : start + length]
+    if not statements and field == "body" and path:
+        statements.append(ast.Pass())
+    return fresh
 
 
 def _is_body(node: Any, field: str) -> bool:
@@ -34,33 +110,28 @@ def _is_body(node: Any, field: str) -> bool:
     return isinstance(value, list) and bool(value) and isinstance(value[0], ast.stmt)
 
 
-def unwrapped(tree: ast.Module) -> Iterator[ast.Module]:
+def unwrapped(tree: ast.Module) -> Iterator[Change]:
     """`if x: a` -> `a`; also for, while, with and try. One question for each body."""
     for node, path in paths(tree):
         if not isinstance(node, ast.If | ast.For | ast.While | ast.With | ast.Try):
             continue
-        for field in ("body", "orelse", "finalbody"):
+        for field in BODIES:
             inner = getattr(node, field, None)
             if not inner:
                 continue
-            first: list[ast.stmt] = []
-            if isinstance(node, ast.For) and field == "body":
-                item = ast.Call(ast.Name("next", ast.Load()), [_call("iter", node.iter)], [])
-                first = [ast.Assign([node.target], item)]
-            if isinstance(node, ast.With):
-                first = [
-                    ast.Assign([item.optional_vars], item.context_expr) for item in node.items if item.optional_vars
-                ]
+            first = _first_value(node) if field == "body" else []
             for lead in [first, []] if first else [[]]:
-                yield changed(tree, path, _spliced([*lead, *inner]))
+                yield partial(spliced, tree, path, [*lead, *inner])
 
 
-def _spliced(statements: list[Any]) -> Callable[[Any, str, int | None], None]:
-    def change(holder: Any, name: str, place: int | None) -> None:
-        assert place is not None
-        getattr(holder, name)[place : place + 1] = copy.deepcopy(statements)
-
-    return change
+def _first_value(node: ast.stmt) -> list[ast.stmt]:
+    """Return what gives the names of a loop, or of a context, their first values."""
+    if isinstance(node, ast.For):
+        item = _call("next", _call("iter", node.iter))
+        return [ast.Assign([node.target], item)]
+    if isinstance(node, ast.With):
+        return [ast.Assign([item.optional_vars], item.context_expr) for item in node.items if item.optional_vars]
+    return []
 
 
 def _call(name: str, *arguments: ast.expr) -> ast.Call:

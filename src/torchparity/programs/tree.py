@@ -8,7 +8,8 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 BODIES = ("body", "orelse", "finalbody")
-Path = list[tuple[str, int | None]]
+# What makes a changed copy of a tree: nothing is copied before it is asked for.
+Change = Callable[[], ast.Module]
 
 
 def parsed(text: str) -> ast.Module:
@@ -31,19 +32,6 @@ def size(text: str) -> tuple[int, int, int, str]:
     work = sum(isinstance(node, ast.stmt | ast.Call | ast.BinOp | ast.UnaryOp | ast.Subscript) for node in nodes)
     weight = sum(len(repr(node.value)) for node in nodes if isinstance(node, ast.Constant))
     return work, len(nodes), weight + len(text), text
-
-
-def changed(
-    tree: ast.Module, path: list[tuple[str, int | None]], change: Callable[[Any, str, int | None], None]
-) -> Any:
-    """Return a copy of a tree in which the field at the end of a path was changed."""
-    fresh = copy.deepcopy(tree)
-    holder: Any = fresh
-    for name, place in path[:-1]:
-        holder = getattr(holder, name)
-        holder = holder if place is None else holder[place]
-    change(holder, *path[-1])
-    return fresh
 
 
 def paths(node: ast.AST, before: tuple[tuple[str, int | None], ...] = ()) -> Iterator[tuple[Any, list[Any]]]:
@@ -86,5 +74,27 @@ def is_torch(node: ast.expr) -> bool:
 
 def replaced(tree: ast.Module, path: list[Any], new: ast.AST) -> ast.Module:
     """Return a copy of a tree with something else at the end of a path."""
-    fresh: ast.Module = changed(tree, path, lambda holder, name, place: put(holder, name, place, copy.deepcopy(new)))
+    fresh = copy.deepcopy(tree)
+    name, place = path[-1]
+    put(at(fresh, path[:-1]), name, place, copy.deepcopy(new))
     return fresh
+
+
+def spliced(tree: ast.Module, path: list[Any], statements: list[ast.stmt]) -> ast.Module:
+    """Return a copy of a tree with statements in the place of one."""
+    fresh = copy.deepcopy(tree)
+    name, place = path[-1]
+    getattr(at(fresh, path[:-1]), name)[place : place + 1] = copy.deepcopy(statements)
+    return fresh
+
+
+def functions(tree: ast.Module) -> list[tuple[ast.FunctionDef, list[Any]]]:
+    """Return every function with its path."""
+    return [(node, path) for node, path in paths(tree) if isinstance(node, ast.FunctionDef)]
+
+
+def names_read(node: ast.AST) -> set[str]:
+    """Return the names that are read somewhere below a node."""
+    return {
+        found.id for found in ast.walk(node) if isinstance(found, ast.Name) and not isinstance(found.ctx, ast.Store)
+    }

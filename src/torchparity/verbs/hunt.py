@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from torchparity.compilers.recipe import recipe_of
 from torchparity.errors import ParityError, UsageError
 from torchparity.hunting.campaign import Campaign, Plan
 from torchparity.hunting.inquiry import Inquiry
@@ -16,6 +17,7 @@ from torchparity.hunting.jobs import PRELOAD
 from torchparity.hunting.roots import KNOWN, read_known
 from torchparity.hunting.store import FILE, Store
 from torchparity.records import Blame
+from torchparity.request import request_for
 from torchparity.verbs.blame import blame
 from torchparity.workers.outcome import Limits
 from torchparity.workers.pool import Pool
@@ -42,12 +44,14 @@ def hunt(
             f"{folder} holds no hunt" if resume else f"{folder} holds a hunt already",
             hint="`torchparity hunt --out FOLDER` begins one, `torchparity hunt --resume FOLDER` goes on",
         )
+    listed = read_known(Path(known or KNOWN))
+    recipe_of(request_for("check", dict(options or {})))  # What cannot be compiled with is refused before it begins.
     store = Store(folder, create=not resume)
     store.set_fact("torch", torch.__version__)
     store.set_fact("began", store.fact("began", str(time.time())))
     plan = Plan(minutes=minutes, programs=programs, seed=seed, workers=workers, options=dict(options or {}))
     with Pool(workers=workers, preload=(*PRELOAD, "torchparity.verbs.jobs")) as pool:
-        inquiry = Inquiry(store, pool, blaming(pool), read_known(Path(known or KNOWN)))
+        inquiry = Inquiry(store, pool, blaming(pool), listed)
         try:
             Campaign(store, pool, inquiry, plan, hear).run()
         finally:
