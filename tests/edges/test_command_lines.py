@@ -20,8 +20,8 @@ import torchparity
 from torchparity.cli import main
 from torchparity.cli.start import begin
 from torchparity.errors import ResourceError
-from torchparity.releases import since as asked_since
 from torchparity.hunting.campaign import Campaign, Plan
+from torchparity.releases import since as asked_since
 from torchparity.verbs import asking, diagnose, hunt, minify, since
 from torchparity.workers.pool import Pool
 

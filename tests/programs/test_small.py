@@ -1,6 +1,7 @@
 """Programs of 60 to 200 lines with one wrong operation end at the known minimum. The compiler here is a planted one."""
 
 import ast
+import itertools
 import random
 
 import pytest
@@ -19,8 +20,20 @@ FAULTS = {
     "torch.maximum({x}, {y})": ("maximum", lambda right, x, y: right(x, y) + 5),
     "{x}.unfold(0, 5, 1)[0]": ("unfold", lambda right, x, *args: right(x, *args) + 1),
 }
-PLAIN = ("{x} + {y}", "{x} * 0.5", "{x} - 1", "torch.neg({x})", "{x}.abs()", "torch.tanh({x})", "torch.cat([{x}[1:], {x}[:1]])", "{x} / 4",
-         "torch.stack([{x}, {x}]).sum(0)", "torch.minimum({x}, {y})", "{x}.view(-1)", "torch.relu({x}) + {y}")  # fmt: skip
+PLAIN = (
+    "{x} + {y}", "{x} * 0.5", "{x} - 1", "torch.neg({x})", "{x}.abs()", "torch.tanh({x})", "{x} / 4", "{x}.view(-1)",
+    "torch.cat([{x}[1:], {x}[:1]])", "torch.stack([{x}, {x}]).sum(0)", "torch.minimum({x}, {y})",
+    "torch.relu({x}) + {y}",
+)  # fmt: skip
+HEAD = """import torch
+
+state = []
+
+def helper(h):
+    if len(state) > 3:
+        return h + 0
+    return h * 1
+"""
 
 
 def program_of(seed: int) -> tuple[str, str]:
@@ -49,11 +62,8 @@ def program_of(seed: int) -> tuple[str, str]:
     kept = f"v{place}"
     lines.append(f"return {kept}, {names[-1]}, {{'last': {names[-2]}}}")
     body = "\n".join(f"    {line}" for line in lines)
-    head = (
-        "import torch\n\nstate = []\n\ndef helper(h):\n    if len(state) > 3:\n        return h + 0\n    return h * 1\n"
-    )
     inputs = "    a = torch.tensor([3.0, -1.0, 2.0, 5.0, -4.0])\n    b = a.flip(0) + 1\n    return program, (a, b)\n"
-    return f"{head}\ndef program(a, b):\n{body}\n\ndef make():\n{inputs}", wrong
+    return f"{HEAD}\ndef program(a, b):\n{body}\n\ndef make():\n{inputs}", wrong
 
 
 def differs(text: str, wrong: str) -> bool:
@@ -84,9 +94,9 @@ def differs(text: str, wrong: str) -> bool:
 
 
 def reduce(seed: int) -> tuple[str, str]:
-    text, wrong = program_of(seed)
+    drawn = (program_of(100 * seed + attempt) for attempt in itertools.count())
+    text, wrong = next(entry for entry in drawn if differs(*entry))  # A wrong order of equal numbers is not seen.
     assert 60 <= len(text.splitlines()) <= 400
-    assert differs(text, wrong), "the planted fault is not seen to begin with"
 
     def question(texts):
         return next((place for place, entry in enumerate(texts) if differs(entry, wrong)), None)
@@ -121,7 +131,7 @@ def test_forty_planted_faults_end_at_the_minimum(seed):
 
 
 def test_a_budget_is_kept():
-    text, wrong = program_of(0)
+    text, _ = program_of(0)
     asked = []
 
     def question(texts):

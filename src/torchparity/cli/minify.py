@@ -63,23 +63,18 @@ def minify(
                 workers, command=check is not None
             ) as pool:  # Its server starts while torch is imported here.
                 subject = case_or_target(str(what), asked.device, trust=trust)
+                how: dict[str, Any] = {
+                    "check": check,
+                    "workers": workers,
+                    "limits": limits_of(timeout, memory),
+                    "pool": pool,
+                }
                 try:
                     small = torchparity.minify(
-                        subject,
-                        out=out,
-                        check=check,
-                        workers=workers,
-                        limits=limits_of(timeout, memory),
-                        listen=watcher,
-                        say=watcher.say,
-                        pool=pool,
-                        **spending,
-                        **asked.options,
+                        subject, out=out, listen=watcher, say=watcher.say, **how, **spending, **asked.options
                     )
                 except NoFailingGraph:
-                    if not isinstance(subject, torchparity.Target):
-                        raise
-                    if not tell_program(subject, asked.request("minify"), pool, out, watcher, spending["budget"]):
+                    if not tell_program(subject, asked, pool, out, watcher, spending["budget"]):
                         raise
                     raise typer.Exit(0) from None
     tell(small, out, printing(), check=check)
@@ -88,20 +83,15 @@ def minify(
     raise typer.Exit(0 if small.reproduced[0] == small.reproduced[1] else 125)
 
 
-def tell_program(
-    target: torchparity.Target,
-    request: torchparity.Request,
-    pool: Pool,
-    out: Path,
-    watcher: Watcher,
-    budget: float | None,
-) -> bool:
+def tell_program(subject: Any, asked: Asked, pool: Pool, out: Path, watcher: Watcher, budget: float | None) -> bool:
     """Make a model small as a program of Python, where none of its graphs fails; tell whether that was possible."""
     from torchparity.verbs.programs import as_smallest, minify_program
 
+    if not isinstance(subject, torchparity.Target):
+        return False
     began = time.monotonic()
     watcher.say("no graph of the model fails by itself")
-    found = minify_program(target, request, pool, budget=budget, say=watcher.say)
+    found = minify_program(subject, asked.request("minify"), pool, budget=budget, say=watcher.say)
     if found is None or not found.script or found.reproduced[0] < found.reproduced[1]:
         return False
     small = as_smallest(found, out, time.monotonic() - began)

@@ -68,6 +68,8 @@ def _prune(function: ast.FunctionDef) -> None:
         if len(kept) == len(function.body):
             return
         function.body[:] = kept or [ast.Pass()]
+        if not kept:
+            return
 
 
 def _is_unread(node: ast.stmt, read: set[str]) -> bool:

@@ -1,0 +1,122 @@
+"""Programs that are drawn: valid, the same for a seed, and of nothing that eager leaves undefined."""
+
+from collections import Counter
+
+import pytest
+import torch
+
+from torchparity.hunting.grammar import Undefined, Writer, refuse_useless, shares_elements
+from torchparity.hunting.roots import calls_in, program_calls
+from torchparity.hunting.templates import TEMPLATES, UNDEFINED
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+TEXT = """
+import torch
+
+def program(a):
+    a[1:] = 0
+    return torch.cumsum(a, 0) % 2
+
+def make():
+    return program, (torch.arange(6).view(2, 3),)
+"""
+
+
+def run(text):
+    namespace = {}
+    exec(text, namespace)
+    function, inputs = namespace["make"]()
+    return function(*inputs), inputs
+
+
+def leaves(found):
+    return [leaf for leaf in torch.utils._pytree.tree_leaves(found) if isinstance(leaf, torch.Tensor)]
+
+
+@pytest.fixture(scope="module")
+def drawn():
+    counts, programs, left_out = Counter(), [], Counter()
+    for seed in range(400):
+        writer = Writer(seed, counts)
+        program = writer.write()
+        counts.update(program.features)
+        left_out.update(writer.left_out)
+        programs.append(program)
+    return programs, counts, left_out
+
+
+def test_every_program_runs_twice_alike(drawn):
+    for program in drawn[0]:
+        first, second = run(program.text), run(program.text)
+        for left, right in zip(leaves(first), leaves(second), strict=True):
+            torch.testing.assert_close(
+                left, right, rtol=0, atol=0, msg=lambda told, text=program.text: f"{told}\n{text}"
+            )
+
+
+def test_nothing_is_infinite_or_uninitialised(drawn):
+    for program in drawn[0]:
+        assert "torch.empty" not in program.text
+        for leaf in leaves(run(program.text)):
+            if leaf.is_floating_point():
+                assert torch.isfinite(leaf).all(), program.text
+
+
+def test_a_seed_is_a_program():
+    assert Writer(17).write() == Writer(17).write()
+    assert Writer(17).write() != Writer(18).write()
+
+
+def test_nearly_every_form_is_drawn(drawn):
+    forms = {template.name for template in TEMPLATES}
+    missing = forms - set(drawn[1])
+    assert len(missing) < 0.15 * len(forms), sorted(missing)
+
+
+def test_what_is_left_out_has_a_reason(drawn):
+    assert set(drawn[2]) <= set(UNDEFINED)
+    assert drawn[2]["refused"] > 0
+
+
+def test_there_is_something_of_everything(drawn):
+    texts = "\n".join(program.text for program in drawn[0])
+    for wanted in ("requires_grad_()", ".mT", "channels_last", "[..., ::2]", "torch.uint8", "torch.bool", "float16",
+                   "torch.complex", "expand(", "_(", "if ", "view(0", "view(())", ".detach()["):  # fmt: skip
+        assert wanted in texts, wanted
+    assert {tuple(program.options) for program in drawn[0]} >= {(), ("dynamic",), ("config",), ("no_grad",)}
+
+
+@pytest.mark.parametrize(
+    ("tensor", "shares"),
+    [
+        (torch.ones(3, 4), False),
+        (torch.ones(3, 4).t(), False),
+        (torch.ones(1).expand(3), True),
+        (torch.ones(5).unfold(0, 2, 1), True),
+        (torch.ones(5).unfold(0, 2, 2), False),
+        (torch.ones(6).as_strided((2, 2), (1, 1)), True),
+        (torch.ones(0), False),
+        (torch.tensor(1.0), False),
+    ],
+)
+def test_elements_that_share_memory_are_seen(tensor, shares):
+    assert shares_elements(tensor) is shares
+
+
+@pytest.mark.parametrize(
+    ("value", "reason"),
+    [
+        (torch.tensor([1.0, torch.inf]), "not finite"),
+        (torch.full((2,), 1e9), "too large"),
+        (torch.ones(100, 100), "too large"),
+        (torch.tensor([200], dtype=torch.uint8), "out of range"),
+    ],
+)
+def test_what_is_undefined_is_refused(value, reason):
+    with pytest.raises(Undefined, match=reason):
+        refuse_useless(value, {"a": torch.tensor([-3.0])})
+
+
+def test_operations_are_told_by_name():
+    assert program_calls(TEXT) == ["cumsum", "mod", "setitem", "slice"]
+    assert "view" not in calls_in(TEXT)
