@@ -120,7 +120,8 @@ def test_roots_are_told_apart():
     bug = Bug(name="a", kind="value", stage="codegen", part="remainder", switch={"inductor.cpp.simdlen": 1})
     assert same_root(bug, ("value", "codegen", "remainder", "inductor.cpp.simdlen"))
     assert not same_root(bug, ("value", "codegen", "remainder", ""))
-    assert not same_root(bug, ("integer", "codegen", "remainder", "inductor.cpp.simdlen"))
+    assert same_root(bug, ("integer", "codegen", "remainder", "inductor.cpp.simdlen"))
+    assert not same_root(bug, ("stride", "codegen", "remainder", "inductor.cpp.simdlen"))
     assert name_of(("value", "codegen", "remainder"), ["codegen-remainder-value"]) == "codegen-remainder-value-2"
 
 

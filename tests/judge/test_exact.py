@@ -220,3 +220,18 @@ def test_gradients_that_are_nothing_at_all_are_left_alone(operation: Callable[..
     given = (torch.arange(24) * 3 % 8 - 4.0).view(2, 3, 4).requires_grad_()
 
     assert check(operation, (given,), backend="aot_eager", exact=True).status is Status.SAME
+
+
+def test_rounding_to_decimals_rounds() -> None:
+    """It scales, rounds, and scales back: a product by the reciprocal is another number in the last digit."""
+
+    def model(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return torch.round(x * 0.25, decimals=3), torch.round(x)
+
+    def reciprocal(graph: torch.fx.GraphModule, example: list[Any]) -> Callable[..., Any]:
+        return lambda x: (torch.round(x * 0.25 * 1000) * 0.001, torch.round(x))
+
+    verdict = check(model, ((torch.arange(16) % 5 - 5.0).view(2, 8),), backend=reciprocal, exact=True)
+
+    assert verdict.status is Status.SAME, verdict.reasons
+    assert verdict.exact == ("output[1]",)

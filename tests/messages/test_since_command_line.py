@@ -25,6 +25,7 @@ def call(tmp_path, monkeypatch, capsys):
     (tmp_path / "repro.py").write_text("")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("TORCHPARITY_CACHE", str(tmp_path / "cache"))
+    monkeypatch.delenv("COLUMNS", raising=False)  # pytest's own workers set it.
 
     def run(*words):
         monkeypatch.setattr(sys, "argv", ["torchparity", "since", *words])

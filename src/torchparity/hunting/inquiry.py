@@ -12,7 +12,7 @@ from typing import Any
 
 from torchparity.hunting.delivery import deliver
 from torchparity.hunting.jobs import PROGRAM_JOB, SECONDS, Answer, answer_of, first_failing, pin_of, pins_of
-from torchparity.hunting.roots import Known, name_of, program_calls, root_of, same_root
+from torchparity.hunting.roots import Known, name_of, program_calls, root_of, same_root, sort_of
 from torchparity.hunting.store import GONE, LIKELY, SETTLED, UNSHOWN, Bug, Find, Store
 from torchparity.programs.script import shown_by
 from torchparity.programs.small import Budget, make_small
@@ -81,7 +81,7 @@ class Inquiry:
         calls = set(program_calls(find.text))
         counted = [other.bug for other in self.store.finds(SETTLED)]
         for bug in self.store.bugs():
-            alike = bug.kind == find.answer["kind"] and set(program_calls(bug.text)) <= calls
+            alike = sort_of(bug.kind) == sort_of(find.answer["kind"]) and set(program_calls(bug.text)) <= calls
             if alike and counted.count(bug.name) >= ENOUGH:
                 return bug
         return None

@@ -13,8 +13,10 @@ from typing import Any
 
 from torchparity.errors import UsageError
 from torchparity.hunting.store import Bug
-from torchparity.records import Blame
+from torchparity.records import Blame, Kind
 
+NUMBERS = "numbers"
+WRONG_NUMBERS = (Kind.VALUE.value, Kind.BIAS.value, Kind.INTEGER.value, Kind.MUTATION.value)
 KNOWN = Path(__file__).with_name("known.toml")
 # Names in a program that say nothing about a bug.
 PLAIN = {
@@ -108,8 +110,14 @@ def root_of(kind: str, blame: Blame | None, text: str, signature: Mapping[str, A
 
 
 def same_root(bug: Bug, root: Sequence[str]) -> bool:
-    """Tell whether a root cause is that of a bug."""
-    return (bug.kind, bug.stage, bug.part, " ".join(sorted(bug.switch))) == (*root, "")[:4]
+    """Tell whether a root cause is that of a bug; wrong numbers are wrong numbers, in a float or an integer."""
+    kind, *rest = (*root, "")[:4]
+    return sort_of(bug.kind) == sort_of(kind) and [bug.stage, bug.part, " ".join(sorted(bug.switch))] == rest
+
+
+def sort_of(kind: str) -> str:
+    """Return the sort of a kind of difference: by which dtype numbers are wrong tells no bug from another."""
+    return NUMBERS if kind in WRONG_NUMBERS else kind
 
 
 def name_of(root: Sequence[str], taken: Iterable[str]) -> str:

@@ -105,6 +105,10 @@ class Traits:
     written: tuple[int | str, ...]
 
 
+# Arguments with which an operation that is exact by itself rounds: `round(x, decimals=3)` scales and scales back.
+ROUNDS_BY = ("decimals",)
+
+
 @functools.cache
 def traits_of(operator: torchapi.OpOverload) -> Traits:
     """Return the traits of an operator."""
@@ -117,7 +121,7 @@ def traits_of(operator: torchapi.OpOverload) -> Traits:
         name=name,
         view=bool(operator.is_view),
         random=random,
-        exact=name in EXACT or plain in EXACT,
+        exact=(name in EXACT or plain in EXACT) and not torchapi.takes(operator, *ROUNDS_BY),
         decides=name in DECIDES,
         kinked=name in KINKED,
         replayed=random and plain in REPLAYED,

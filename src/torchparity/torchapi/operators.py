@@ -110,6 +110,11 @@ def written_arguments(operator: OpOverload) -> tuple[int | str, ...]:
     return tuple(written)
 
 
+def takes(operator: OpOverload, *names: str) -> bool:
+    """Tell whether an operator has an argument of one of these names."""
+    return any(argument.name in names for argument in operator._schema.arguments)
+
+
 def given_argument(operator: OpOverload, name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
     """Return what a call gives for an argument, by place, by name or by default; None where there is no such one."""
     for position, argument in enumerate(operator._schema.arguments):
