@@ -6,7 +6,14 @@ import pytest
 
 from torchparity.programs.edits import parsed, printed, size
 from torchparity.programs.expressions import fewer_parts, simpler_constants, simpler_expressions
-from torchparity.programs.names import called_bodies, earlier_names, inlined, without_parameters
+from torchparity.programs.names import (
+    called_bodies,
+    classes_as_functions,
+    earlier_names,
+    inlined,
+    without_layers,
+    without_parameters,
+)
 from torchparity.programs.statements import sliced, unwrapped, without_statements, without_unused
 from torchparity.programs.values import plain_tensors, smaller_inputs
 
@@ -21,7 +28,18 @@ from torchparity.programs.values import plain_tensors, smaller_inputs
         (without_unused, "def f(a):\n    b = a\n    c = b\n    return a", "def f(a):\n    return a"),
         (without_unused, "def f(a):\n    if a:\n        b = a\n    return a", "def f(a):\n    return a"),
         (unwrapped, "if x:\n    a\nelse:\n    b", "b"),
-        (unwrapped, "for i in range(3):\n    f(i)", "i = next(iter(range(3)))\nf(i)"),
+        (unwrapped, "for i in range(3):\n    f(i)", "f(0)"),
+        (unwrapped, "for i in range(2, 3):\n    f(i)", "f(2)"),
+        (unwrapped, "for x in xs:\n    f(x)", "f(xs[0])"),
+        (unwrapped, "for i, x in enumerate(xs):\n    f(i, x)", "f(0, xs[0])"),
+        (unwrapped, "for x, y in zip(xs, [a, b]):\n    f(x, y)", "f(xs[0], a)"),
+        (unwrapped, "for x, y in pairs:\n    f(x, y)", "f(pairs[0][0], pairs[0][1])"),
+        (without_layers, "y = self.layers[0](x)", "y = x.clone()"),
+        (
+            classes_as_functions,
+            "class M:\n    def forward(self, x):\n        return f(x)\n\ng(M(1))",
+            "def M(x):\n    return f(x)\n\ng(M)",
+        ),
         (unwrapped, "with g() as x:\n    f(x)", "x = g()\nf(x)"),
         (unwrapped, "try:\n    a\nfinally:\n    b", "a"),
         (simpler_expressions, "f(g(x), y)", "g(x)"),

@@ -33,6 +33,10 @@ Workers = Annotated[int, typer.Option("--workers", help="Processes at once.")]
 Known = Annotated[
     Path | None, typer.Option("--known", help="A list of known bugs in the place of ours (TOML).", show_default=False)
 ]
+Since = Annotated[
+    list[str] | None,
+    typer.Option("--since", help="A release of torch to run each new script in; repeatable.", show_default=False),
+]
 Backend = Annotated[str, typer.Option("--backend", help="What compiles the programs.")]
 
 
@@ -44,6 +48,7 @@ def hunt(
     seed: Seed = 0,
     workers: Workers = 2,
     known: Known = None,
+    since: Since = None,
     backend: Backend = "inductor",
     quiet: Quiet = False,
 ) -> None:
@@ -68,6 +73,7 @@ def hunt(
             workers=workers,
             resume=resume is not None,
             known=known,
+            releases=since or (),
             options={"backend": backend} if backend != "inductor" else {},
             hear=watcher.hear,
         )

@@ -36,6 +36,7 @@ class Build:
         groups: Sequence[Sequence[Node]] = (),
         zeros: bool = False,
         untapped: Container[Node] = (),
+        silent: bool = False,
     ) -> None:
         self.extractor = extractor
         self.recording = extractor.recording
@@ -48,6 +49,8 @@ class Build:
         self.adds_zeros = zeros
         self.zeros: dict[Node, Node] = {}
         self.untapped = untapped
+        # Whether what only writes to an input stays out of the outputs: to be returned may be to be right.
+        self.silent = silent
         self.graph = Graph()
         self.made: dict[Node, Node] = {}
         self.given: dict[tuple[Node, int, int | None], Node] = {}
@@ -80,6 +83,8 @@ class Build:
         wanted = [node for node in self.extractor.output.all_input_nodes if node in self.made and not self.only_sinks]
         shows = [node for node in self.made if node not in wanted and self._is_result(node) and node.op != "get_attr"]
         sinks = [node for node in shows if node not in self.used or self._is_rewritten(node)]
+        if self.silent:
+            sinks = [node for node in sinks if not self._only_writes(node)]
         self.shown = [*wanted, *sinks]
         if tap:
             self.shown = sorted((node for node in self.made if self._is_tapped(node)), key=self.group_of)
@@ -120,6 +125,11 @@ class Build:
     def _is_rewritten(self, node: Node) -> bool:
         """Tell whether somebody who was left out saw what an in-place operation had made of a node's value."""
         return any((node, user) in self.recording.rewritten for user in node.users if user not in self.made)
+
+    def _only_writes(self, node: Node) -> bool:
+        """Tell whether nobody ever used what a node gives, and it writes to an input: that shows by itself."""
+        inputs = [root for root, writers in self.touched.items() if node in writers and root.op == "placeholder"]
+        return not node.users and bool(inputs)
 
     def _is_tapped(self, node: Node) -> bool:
         value = self.recording.results.get(node)

@@ -182,9 +182,14 @@ class Extractor:
     def _owner(self, node: Node) -> Node:
         return node.all_input_nodes[0] if self.recording.is_pick(node) else node
 
-    def part(self, keep: Iterable[Node], *, bypass: bool = True, only_sinks: bool = False) -> Part:
-        """Return the graph of the kept nodes; its outputs were outputs, or are used by nobody that is left."""
-        return Build(self, set(keep), bypass=bypass, only_sinks=only_sinks).part()
+    def part(
+        self, keep: Iterable[Node], *, bypass: bool = True, only_sinks: bool = False, silent: bool = False
+    ) -> Part:
+        """Return the graph of the kept nodes; its outputs were outputs, or are used by nobody that is left.
+
+        With `silent`, what only writes to an input is no output.
+        """
+        return Build(self, set(keep), bypass=bypass, only_sinks=only_sinks, silent=silent).part()
 
 
 def opened_graph(opened: Opened) -> Extractor:

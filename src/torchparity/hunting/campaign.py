@@ -12,15 +12,20 @@ from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass, field
 from typing import Any
 
+from torchparity.compilers.written import request_to_json
 from torchparity.hunting.inquiry import Inquiry
-from torchparity.hunting.jobs import BATCH_JOB, ERROR, PROGRAM_JOB, Answer, answer_of, phase_of
-from torchparity.hunting.store import NEW, Store
+from torchparity.hunting.jobs import BATCH_JOB, Answer, answer_of, mistaken, request_of
+from torchparity.hunting.store import NEW, STUCK, Find, Store
+from torchparity.judge.isolated import phase_of
+from torchparity.minifier.programs import PROGRAM_JOB
 from torchparity.workers.outcome import Ending, Limits, Outcome
 from torchparity.workers.pool import Pool
 
 DRAWN = "drawn"
 PROGRAM_SECONDS = 120.0
 TICK = 0.5
+# How long a find that is being settled may go on when time is up, in seconds.
+AFTERWARDS = 60.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,7 +50,7 @@ class Campaign:
         self.drawn = store.folder / DRAWN
         self.drawn.mkdir(exist_ok=True)
         self.deadline = time.monotonic() + plan.minutes * 60
-        self.stopping = threading.Event()
+        self.drawing_done, self.over = threading.Event(), threading.Event()
         self.counts = store.features()
         first = int(store.fact("seed", str(plan.seed)))
         self._left = store.missing_seeds(first)
@@ -68,14 +73,22 @@ class Campaign:
                 done, _ = wait(running, timeout=TICK, return_when=FIRST_COMPLETED)
                 for future in done:
                     self._take(running.pop(future), future.result())
-                if self.hear is not None:
-                    self.hear(self.store)
+                self._tell()
+            self.drawing_done.set()
+            while settler.is_alive() and not self._late(AFTERWARDS):
+                settler.join(timeout=TICK)
+                self._tell()
         finally:
-            self.stopping.set()
-            settler.join(
-                timeout=None if self.plan.programs is not None else max(1.0, self.deadline - time.monotonic() + 60)
-            )
+            self.over.set()
             shutil.rmtree(self.drawn, ignore_errors=True)
+
+    def _tell(self) -> None:
+        if self.hear is not None:
+            self.hear(self.store)
+
+    def _late(self, grace: float = 0.0) -> bool:
+        """Whether time is up. Where a number of programs was asked for, their finds take as long as they take."""
+        return self.plan.programs is None and time.monotonic() > self.deadline + grace
 
     def _goes_on(self) -> bool:
         asked = self.plan.programs is not None and self._asked >= self.plan.programs
@@ -113,7 +126,8 @@ class Campaign:
                 self._keep(seed, json.loads(place.read_text(encoding="utf-8")))
         if outcome.ending is Ending.RETURNED:
             return
-        at = phase_of(outcome).get("seed")
+        told = phase_of(outcome.phase)
+        at = int(told.name) if told is not None else None
         if at in seeds:
             self._keep(at, self._alone(at, outcome))
             rest = seeds[seeds.index(at) + 1 :]
@@ -127,8 +141,8 @@ class Campaign:
         with contextlib.suppress(OSError, ValueError):
             facts |= json.loads(place.with_suffix(".facts").read_text(encoding="utf-8"))
         if not place.is_file():
-            return {"status": ERROR, "reasons": [f"the process {outcome.ending.value} while it drew"], **facts}
-        payload = {"file": str(place), "options": facts["options"]}
+            return {**mistaken(f"the process {outcome.ending.value} while it drew"), **facts}
+        payload = {"file": str(place), "request": request_to_json(request_of(facts["options"]))}
         answer = answer_of(self.pool.submit(PROGRAM_JOB, payload, limits=Limits(seconds=PROGRAM_SECONDS)).result())
         return {**answer, **facts}
 
@@ -144,12 +158,17 @@ class Campaign:
     # --- finds -----------------------------------------------------------------------------------
 
     def _settle_finds(self) -> None:
-        while True:
+        while not self.over.is_set() and not self._late():
             find = self.store.next_find()
-            late = self.stopping.is_set() and (self.plan.programs is None or time.monotonic() > self.deadline)
-            if (find is None and self.stopping.is_set()) or late:
+            if find is not None:
+                self._settle(find)
+            elif self.drawing_done.wait(TICK):
                 return
-            if find is None:
-                self.stopping.wait(TICK)
-                continue
+
+    def _settle(self, find: Find) -> None:
+        """Settle a find; whatever goes wrong with one of them is noted, and the others have their turn."""
+        try:
             self.inquiry.settle(find)
+        except Exception as error:  # noqa: BLE001 - a find is never lost, and never in the way of another
+            if not self.over.is_set():
+                self.store.settle(find.seed, STUCK, note=f"{type(error).__name__}: {error}"[:500])

@@ -35,8 +35,9 @@ TABLES = """
         at real not null
     );
 """
-# A find is new, then gone (it did not fail again), likely (of a bug that was seen often), or settled.
-NEW, GONE, LIKELY, SETTLED, UNSHOWN = "new", "gone", "likely", "settled", "unshown"
+# A find is new, then gone (it did not fail again), likely (of a bug that was seen often), settled (with no script:
+# unshown), or stuck: settling it failed, and its note says how.
+NEW, GONE, LIKELY, SETTLED, UNSHOWN, STUCK = "new", "gone", "likely", "settled", "unshown", "stuck"
 
 
 @dataclass(frozen=True, kw_only=True)

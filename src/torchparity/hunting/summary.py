@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from torchparity.hunting.delivery import BUGS, ISSUE, SINCE
 from torchparity.hunting.roots import Known, read_known
 from torchparity.hunting.store import LIKELY, SETTLED, UNSHOWN, Bug, Find, Store
 from torchparity.hunting.templates import TEMPLATES, UNDEFINED
@@ -34,10 +35,6 @@ PAUSE = 20 * 60.0
 SPANS = (1, 2, 5, 10, 15, 30, 60, 120, 240, 480, 1440)
 MOST_BUCKETS = 60
 SHOWN_SEEDS = 5
-# As `delivery` names them, which needs torch; a page does not.
-BUGS, ISSUE = "bugs", "issue.md"
-# What `torchparity since bugs/NAME/repro.py --json bugs/NAME/since.json` leaves beside a bug.
-SINCE = "since.json"
 
 
 def summary_of(store: Store, *, known: Sequence[Known] | None = None) -> HuntSummary:

@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -53,16 +53,21 @@ class ColdRun:
 
 
 def run_cold(
-    script: Path, cache: str, started: list[subprocess.Popen[bytes]], *, seconds: float = RUN_SECONDS
+    script: Path,
+    cache: str,
+    started: list[subprocess.Popen[bytes]],
+    *,
+    seconds: float = RUN_SECONDS,
+    more: Mapping[str, str] | None = None,
 ) -> ColdRun:
     """Run a script in a fresh process that compiles for itself.
 
     What a compiler finds out about the machine (vector instructions) it may find in a folder that is not the user's:
     that is half of a first compilation. Graphs that were compiled before it may not. `started` is told of the process,
-    which gives way to workers.
+    which gives way to workers; `more` is what else its environment says.
     """
     with tempfile.TemporaryFile() as output:
-        environment = {**os.environ, "TORCHINDUCTOR_CACHE_DIR": cache, **torchapi.NO_GRAPH_CACHES}
+        environment = {**os.environ, "TORCHINDUCTOR_CACHE_DIR": cache, **torchapi.NO_GRAPH_CACHES, **(more or {})}
         if (Path(cache) / VECTORS_WORK).is_file():
             environment[torchapi.VECTORS_WORK] = "1"
         process = subprocess.Popen(

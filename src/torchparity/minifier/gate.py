@@ -24,6 +24,8 @@ class Asker(Protocol):
     """Answers whether parts fail, several at once; the failure that it knows never changes."""
 
     width: int
+    # Whether the failure shows in inputs afterwards, so that who only writes to them need not be returned.
+    silent: bool
 
     def ask(self, part: Part) -> Future[Reading]:
         """Ask whether a part fails as it should."""
@@ -39,6 +41,7 @@ class Direct:
     """Asks a predicate, in this process."""
 
     width = 1
+    silent = False
 
     def __init__(self, predicate: Predicate) -> None:
         self.predicate = predicate

@@ -18,7 +18,7 @@ from torchparity.judge.script import write_bundle
 from torchparity.minifier.answers import Answer
 from torchparity.minifier.log import Log
 from torchparity.minifier.workshop import Workshop
-from torchparity.records import Signature
+from torchparity.records import Kind, Signature
 from torchparity.records.wire import plain_data
 
 # How many failures of another kind are kept as cases of their own.
@@ -178,6 +178,7 @@ class Following:
     def __init__(self, questions: Questions, signature: Signature, repeats: tuple[int, int] = (1, 1)) -> None:
         self.questions, self.signature, self.repeats = questions, signature, repeats
         self.width = questions.width
+        self.silent = signature.kind == Kind.MUTATION.value
 
     def ask(self, part: Part) -> Future[Reading]:
         """Ask whether a part fails so; as often as at the start where that failure comes and goes."""

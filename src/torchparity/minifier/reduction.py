@@ -98,12 +98,12 @@ def jump(extractor: Extractor, gate: Gate, suspicions: Iterable[Suspicion]) -> l
     for suspicion in suspicions:
         nodes = suspicion.nodes
         gate.follow(suspicion.asker)
-        part = extractor.part(nodes)
+        part = extractor.part(nodes, silent=gate.asker.silent)
         if len(nodes) == 1 and gate.asker.width > 1:
             gate.ahead(part)
             gate.ahead(plainest(part))
         if gate.fails(part):
-            kept = gate.needed(list(nodes), extractor.part) if len(nodes) > FEW else list(nodes)
+            kept = needed(extractor, gate, list(nodes)) if len(nodes) > FEW else list(nodes)
             return again_without(extractor, gate, kept) if len(kept) > 1 else kept
     return []
 
@@ -114,23 +114,30 @@ def keep_needed(extractor: Extractor, gate: Gate) -> list[Node]:
     a -> b -> c -> d, where b and d are needed: b(x) -> d. About 2 k log2(n / k) queries for k needed nodes.
     """
     compute = extractor.compute
-    if not gate.fails(extractor.part(compute)):
+    if not gate.fails(extractor.part(compute, silent=gate.asker.silent)):
         return compute
-    return again_without(extractor, gate, gate.needed(compute, extractor.part))
+    return again_without(extractor, gate, needed(extractor, gate, compute))
+
+
+def needed(extractor: Extractor, gate: Gate, nodes: list[Node]) -> list[Node]:
+    """Return the nodes without which the failure goes."""
+    return gate.needed(nodes, lambda kept: extractor.part(kept, silent=gate.asker.silent))
 
 
 def again_without(extractor: Extractor, gate: Gate, kept: list[Node]) -> list[Node]:
     """Leave out one node at a time, bypassed or with its value as an input. At most two queries each."""
     for node in list(kept):
         rest = [other for other in kept if other is not node]
-        if rest and any(gate.fails(extractor.part(rest, bypass=bypass)) for bypass in (True, False)):
+        if rest and any(
+            gate.fails(extractor.part(rest, bypass=bypass, silent=gate.asker.silent)) for bypass in (True, False)
+        ):
             kept = rest
     return kept
 
 
 def drop_outputs(extractor: Extractor, gate: Gate, kept: list[Node]) -> None:
     """Return only what nobody else uses: (a, b(a)) -> (b(a),). One query."""
-    gate.fails(extractor.part(kept, only_sinks=True))
+    gate.fails(extractor.part(kept, only_sinks=True, silent=gate.asker.silent))
 
 
 def fewer_nodes(gate: Gate) -> None:

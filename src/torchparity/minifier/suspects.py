@@ -22,11 +22,11 @@ from torchparity.graphs.recording import reached
 from torchparity.minifier.questions import Following, Questions, Whole
 from torchparity.minifier.reduction import Suspicion
 from torchparity.records import VALUES, Kind, Signature, family
-from torchparity.repro.names import operation_name
+from torchparity.repro.names import input_names, operation_name
 
 # Kinds of difference that make values wrong further on.
 ORIGINS = (Kind.DTYPE.value, Kind.SHAPE.value)
-GRADIENT = "grad."
+GRADIENT, INPUT = "grad.", "input."
 NEIGHBOURHOODS = 3
 NAMED = 4
 # As many operations are worth a compilation of their own, where there is a worker for it.
@@ -61,6 +61,9 @@ def suspicions(whole: Whole, free: int, hint: Callable[[], Mapping[str, Any]] | 
         yield from (Suspicion(nodes=nodes, asker=follower) for nodes in neighbourhoods(extractor, behind))
         yield from windows(follower, extractor)
     else:
+        if kind == Kind.MUTATION.value:
+            written = writers(extractor, [path for path, wrong in whole.answer().wrong if wrong == kind])
+            yield from (Suspicion(nodes=nodes, asker=follower) for nodes in written)
         found = hinted(extractor, hint)
         known = found is not None and found[1] in (*followed(kind), *ORIGINS)
         first = found if known else first_wrong(questions, extractor, followed(kind))
@@ -69,6 +72,18 @@ def suspicions(whole: Whole, free: int, hint: Callable[[], Mapping[str, Any]] | 
             beginning = Following(questions, Signature(kind=first[1]), follower.repeats)
             yield from (Suspicion(nodes=nodes, asker=beginning) for nodes in neighbourhoods(extractor, [first[0]]))
         yield from windows(follower, extractor)
+
+
+def writers(extractor: Extractor, wrong: Sequence[str]) -> Iterator[Sequence[Node]]:
+    """Yield who writes to the inputs that end up wrong: one by one, then all who write to one of them."""
+    names = input_names(extractor.graph_module)
+    for given, name in names.items():
+        if f"{INPUT}{name}" in wrong:
+            writing = extractor.recording.overwritten.get(given, set())
+            found = [node for node in extractor.compute if node in writing]
+            yield from ([node] for node in found[:NAMED])
+            if len(found) > 1:
+                yield found
 
 
 def hinted(extractor: Extractor, hint: Callable[[], Mapping[str, Any]] | None) -> tuple[Node, str] | None:

@@ -10,7 +10,14 @@ import ast
 from collections.abc import Callable, Iterator
 
 from torchparity.programs.expressions import fewer_parts, simpler_constants, simpler_expressions
-from torchparity.programs.names import called_bodies, earlier_names, inlined, without_parameters
+from torchparity.programs.names import (
+    called_bodies,
+    classes_as_functions,
+    earlier_names,
+    inlined,
+    without_layers,
+    without_parameters,
+)
 from torchparity.programs.statements import sliced, unwrapped, without_statements, without_unused
 from torchparity.programs.tree import Change
 from torchparity.programs.tree import parsed as parsed
@@ -21,6 +28,7 @@ from torchparity.programs.values import plain_tensors, smaller_inputs
 Edit = Callable[[ast.Module], Iterator[Change]]
 # In the order in which they are tried: what takes away most first.
 EDITS: tuple[Edit, ...] = (
-    sliced, without_unused, without_statements, unwrapped, simpler_expressions, earlier_names, without_unused,
-    without_parameters, fewer_parts, called_bodies, inlined, plain_tensors, smaller_inputs, simpler_constants,
+    sliced, without_unused, without_statements, unwrapped, simpler_expressions, without_layers, classes_as_functions,
+    earlier_names, without_unused, without_parameters, fewer_parts, called_bodies, inlined, plain_tensors,
+    smaller_inputs, simpler_constants,
 )  # fmt: skip

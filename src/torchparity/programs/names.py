@@ -9,7 +9,9 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Any, cast
 
-from torchparity.programs.tree import Change, at, functions, names_read, paths, replaced
+from torchparity.programs.tree import Change, at, functions, names_read, paths, renamed, replaced
+
+FORWARD, SELF = "forward", "self"
 
 
 def inlined(tree: ast.Module) -> Iterator[Change]:
@@ -42,16 +44,6 @@ def _remove(tree: ast.Module, path: list[Any]) -> None:
     del getattr(holder, field)[place]
     if not getattr(holder, field):
         getattr(holder, field).append(ast.Pass())
-
-
-def renamed(around: Any, name: str, value: ast.expr) -> None:
-    """Put a value in the place of a name, wherever it is read."""
-
-    class Replace(ast.NodeTransformer):
-        def visit_Name(self, node: ast.Name) -> Any:
-            return copy.deepcopy(value) if node.id == name and isinstance(node.ctx, ast.Load) else node
-
-    Replace().visit(around)
 
 
 def earlier_names(tree: ast.Module) -> Iterator[Change]:
@@ -124,3 +116,37 @@ def called_bodies(tree: ast.Module) -> Iterator[Change]:
         for argument, given in zip(function.args.args, node.args, strict=True):
             renamed(body, argument.arg, given)
         yield partial(replaced, tree, path, cast(ast.Expr, body.body[0]).value)
+
+
+def classes_as_functions(tree: ast.Module) -> Iterator[Change]:
+    """`class M: def forward(self, x): return f(x)`, `M()` -> `def M(x): return f(x)`, `M`. One question for each."""
+    for place, node in enumerate(tree.body):
+        if isinstance(node, ast.ClassDef):
+            forward = next((part for part in node.body if getattr(part, "name", "") == FORWARD), None)
+            if isinstance(forward, ast.FunctionDef) and forward.args.args and SELF not in names_read(forward):
+                yield partial(_as_function, tree, place)
+
+
+def _as_function(original: ast.Module, place: int) -> ast.Module:
+    tree = copy.deepcopy(original)
+    made = cast(ast.ClassDef, tree.body[place])
+    forward = next(part for part in made.body if isinstance(part, ast.FunctionDef) and part.name == FORWARD)
+    forward.name = made.name
+    del forward.args.args[0]
+    tree.body[place] = forward
+
+    class Uncalled(ast.NodeTransformer):
+        def visit_Call(self, node: ast.Call) -> Any:
+            self.generic_visit(node)
+            return node.func if isinstance(node.func, ast.Name) and node.func.id == forward.name else node
+
+    return cast(ast.Module, Uncalled().visit(tree))
+
+
+def without_layers(tree: ast.Module) -> Iterator[Change]:
+    """`self.layer(x)` -> `x.clone()`: a copy in the place of what a module of its own makes. One question for each."""
+    for node, path in paths(tree):
+        if not isinstance(node, ast.Call) or SELF not in names_read(node.func):
+            continue
+        for given in node.args:
+            yield partial(replaced, tree, path, ast.Call(ast.Attribute(given, "clone", ast.Load()), [], []))

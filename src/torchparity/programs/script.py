@@ -1,40 +1,38 @@
-"""A small program as a script that anyone can run: torch alone, exit code 1 while the bug is there.
+"""A small program as a script that anyone can run: torch alone, exit code 1 while the bug is there, 0 when it is gone.
 
-There are several ways to show a difference (outputs, inputs afterwards, gradients, strides); the first that holds is
-delivered. It holds if the script exits with 1, and with 0 where nothing is compiled.
+There are several ways to show a difference (outputs, inputs afterwards, gradients, strides): whoever runs them finds
+out which of them holds.
 """
 
 from __future__ import annotations
 
 import ast
-import os
-import subprocess
-import sys
-import tempfile
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
 
+from torchparity.compilers.recipe import recipe_of
 from torchparity.records import Kind
+from torchparity.request import Request
 
-SECONDS = 120.0
 FACTORY = "make"
-# torch's own switch: where it is set, torch.compile compiles nothing.
-NOT_COMPILED = {"TORCH_COMPILE_DISABLE": "1"}
+EAGER = "lambda function: function"
+# A compiler that does not come to an end: no kind of a verdict, but a bug that a script can show.
+HANGS, HANG_SECONDS = "hangs", 60
 # Kinds that have no tolerance.
 FACTS = (Kind.STRIDE.value, Kind.ALIAS.value, Kind.REQUIRES_GRAD.value, Kind.DTYPE.value, Kind.SHAPE.value)
+# What draws random numbers: values that are made, and layers, which draw their weights.
+RANDOM = re.compile(r"\brand|\bnn\.|dropout|normal_|uniform_|bernoulli|multinomial")
 CLOSE = "torch.testing.assert_close(actual, expected)"
 EQUAL = "torch.testing.assert_close(actual, expected, rtol=0, atol=0)"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Shown:
-    """A script that shows a bug, what it printed last, and whether default tolerances are exceeded."""
+class Script:
+    """A script that may show a difference, and whether it does so beyond default tolerances."""
 
     text: str
-    output: str
-    beyond_default: bool
+    beyond_default: bool = True
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,142 +50,97 @@ class Pieces:
         return f"wrap({self.function})({', '.join(self.arguments)})"
 
 
-def pieces_of(text: str) -> Pieces:
-    """Take a program apart: the file has a factory `make` that ends in `return function, arguments`."""
+def pieces_of(text: str) -> Pieces | None:
+    """Take a program apart; None where its factory does not end in `return function, arguments`."""
     tree = ast.parse(text)
-    factory = next(node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == FACTORY)
-    before = [ast.unparse(node) for node in tree.body if node is not factory]
-    made = [ast.unparse(node) for node in factory.body[:-1]]
-    returned = factory.body[-1]
-    if not isinstance(returned, ast.Return) or not isinstance(returned.value, ast.Tuple):
-        raise ValueError("the factory does not end in `return function, arguments`")
-    function, given = returned.value.elts[0], returned.value.elts[1]
-    arguments = given.elts if isinstance(given, ast.Tuple | ast.List) else [given]
-    names = []
-    for place, argument in enumerate(arguments):
+    factory = next((node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == FACTORY), None)
+    returned = factory.body[-1] if factory is not None else None
+    if factory is None or not isinstance(returned, ast.Return) or not isinstance(returned.value, ast.Tuple):
+        return None
+    if len(returned.value.elts) != 2:
+        return None
+    function, given = returned.value.elts
+    made, names = [ast.unparse(node) for node in factory.body[:-1]], []
+    for place, argument in enumerate(given.elts if isinstance(given, ast.Tuple | ast.List) else [given]):
         if isinstance(argument, ast.Name):
             names.append(argument.id)
         else:
-            name = _free_name(function, place)
-            made.append(f"{name} = {ast.unparse(argument)}")
-            names.append(name)
+            names.append("xyzuvw"[place] if place < 6 else f"x{place}")
+            made.append(f"{names[-1]} = {ast.unparse(argument)}")
+    before = [ast.unparse(node) for node in tree.body if node is not factory]
     return Pieces(before=before, made=made, function=ast.unparse(function), arguments=names)
 
 
-def _free_name(function: ast.expr, place: int) -> str:
-    return "xyzuvw"[place] if place < 6 else f"x{place}"
-
-
-def scripts(text: str, kind: str, leaves: tuple[str, ...], options: Mapping[str, Any]) -> Iterator[tuple[str, bool]]:
-    """Yield scripts that may show a difference, each with whether it uses default tolerances, the likeliest first."""
+def scripts(text: str, kind: str, leaves: Sequence[str], request: Request) -> Iterator[Script]:
+    """Yield scripts that may show a difference of a kind, at leaves, the likeliest first."""
     pieces = pieces_of(text)
-    more = _compile_options(options)
-    compiled = f"lambda function: torch.compile(function, {more})" if more else "torch.compile"
-    for body, check in _bodies(pieces, kind, leaves):
-        lines = [*pieces.before, *_settings(options), "", "def run(wrap):"]
-        lines += [f"    {line}" for statement in [*pieces.made, *body] for line in statement.splitlines()]
-        if check == "raises":
-            yield "\n".join([*lines, "", "run(lambda function: function)", f"run({compiled})", ""]), True
-            continue
-        if check == "accepts":
-            lines += ["", "try:", "    run(lambda function: function)", "except Exception as error:"]
-            lines += ["    print('eager raises', error)", f"    print('compiled returns', run({compiled}))"]
-            yield "\n".join([*lines, "    raise SystemExit(1)", ""]), True
-            continue
-        if check == "dies":
-            lines = ["import os", *lines, "", "run(lambda function: function)", "if os.fork() == 0:"]
-            lines += [f"    run({compiled})", "    os._exit(0)"]
-            yield "\n".join([*lines, "assert os.wait()[1] == 0, 'the compiled program dies'", ""]), True
-            continue
-        for form in (CLOSE, EQUAL) if kind not in FACTS else (CLOSE,):
-            told = [*lines, "", f"expected, actual = run(lambda function: function), run({compiled})"]
-            yield "\n".join([*told, form, ""]), form == CLOSE
+    if pieces is None:
+        return
+    compiled = compiling(request)
+    for body in bodies(pieces, kind, leaves):
+        lines = [*pieces.before, *settings(request), "", "def run(wrap):"]
+        made = ["torch.manual_seed(0)", *pieces.made] if RANDOM.search(text) else pieces.made
+        lines += [f"    {line}" for statement in [*made, *body] for line in statement.splitlines()]
+        for check in checks(kind, compiled):
+            yield Script(text="\n".join([*lines, "", *check, ""]), beyond_default=EQUAL not in check)
 
 
-def _bodies(pieces: Pieces, kind: str, leaves: tuple[str, ...]) -> Iterator[tuple[list[str], str]]:
-    """Yield what a run does with the inputs, and how the two runs are held against each other."""
-    call, inputs = pieces.call, ", ".join(pieces.arguments)
-    listed = f"[{inputs}]"
+def checks(kind: str, compiled: str) -> Iterator[list[str]]:
+    """Yield the lines that hold a compiled run against an eager one: default tolerances first, then none."""
+    if kind == Kind.RAISES.value:
+        yield [f"run({EAGER})", f"run({compiled})"]
+    elif kind == Kind.ACCEPTS_INVALID.value:
+        refused = ["try:", f"    run({EAGER})", "except Exception:", "    try:", f"        print(run({compiled}))"]
+        yield [*refused, "    except Exception:", "        raise SystemExit(0)", "    assert False, 'eager refuses it'"]
+    elif kind == HANGS:
+        watch = f"faulthandler.dump_traceback_later({HANG_SECONDS}, exit=True)"
+        yield ["import faulthandler", f"run({EAGER})", watch, f"run({compiled})"]
+    elif kind == Kind.CRASHES.value:
+        child = ["import os, signal", f"run({EAGER})", "if os.fork() == 0:", f"    run({compiled})", "    os._exit(0)"]
+        yield [*child, "status = os.wait()[1]", "assert status == 0, signal.Signals(status & 127).name"]
+    else:
+        both = f"expected, actual = run({EAGER}), run({compiled})"
+        yield [both, CLOSE]
+        if kind not in FACTS:
+            yield [both, EQUAL]
+
+
+def bodies(pieces: Pieces, kind: str, leaves: Sequence[str]) -> Iterator[list[str]]:
+    """Yield what a run does with the inputs, and what it gives back."""
+    call, listed = pieces.call, f"[{', '.join(pieces.arguments)}]"
     results = [f"results = {call}", "results = results if isinstance(results, tuple) else (results,)"]
     wanted = "(part * torch.arange(part.numel()).view(part.shape)).sum() for part in results if part.requires_grad"
     backward = [*results, f"sum({wanted}).backward()"]
     shares = "part.untyped_storage().data_ptr() == given.untyped_storage().data_ptr()"
-    ways: dict[str, tuple[list[str], str]] = {
-        "output": ([f"return {call}"], "close"),
-        "input": ([call, f"return {listed}"], "close"),
-        "grad": ([*backward, f"return [given.grad for given in {listed} if given.grad is not None]"], "close"),
-        "stride": ([*results, "return [part.stride() for part in results]"], "close"),
-        "alias": ([*results, f"return [{shares} for part in results for given in {listed}]"], "close"),
-        "requires_grad": ([*results, "return [part.requires_grad for part in results]"], "close"),
-        "both": ([f"return {call}, {listed}"], "close"),
+    ways = {
+        "output": [f"return {call}"],
+        "input": [call, f"return {listed}"],
+        "grad": [*backward, f"return [given.grad for given in {listed} if given.grad is not None]"],
+        Kind.STRIDE.value: [*results, "return [part.stride() for part in results]"],
+        Kind.ALIAS.value: [*results, f"return [{shares} for part in results for given in {listed}]"],
+        Kind.REQUIRES_GRAD.value: [*results, "return [part.requires_grad for part in results]"],
     }
-    if kind == Kind.RAISES.value:
-        yield [call], "raises"
-        yield backward, "raises"
-        return
-    if kind == Kind.ACCEPTS_INVALID.value:
-        yield [f"return {call}"], "accepts"
-        yield backward, "accepts"
-        return
-    if kind == Kind.CRASHES.value:
-        yield [call], "dies"
-        yield backward, "dies"
-        return
-    first = next(
-        (name for name in ("grad", "input", "output") if any(leaf.startswith(name) for leaf in leaves)), "output"
-    )
-    if kind in ways:
-        yield ways[kind]
-        return
-    for name in dict.fromkeys([first, "output", "input", "grad", "both"]):
+    if kind in (Kind.RAISES.value, Kind.ACCEPTS_INVALID.value, Kind.CRASHES.value, HANGS):
+        order = ["output", "grad"]
+    elif kind in ways:
+        order = [kind]
+    else:
+        seen = [name for name in ("grad", "input") if any(leaf.startswith(name) for leaf in leaves)]
+        order = list(dict.fromkeys([*seen, "output", "input", "grad"]))
+    for name in order:
         yield ways[name]
 
 
-def _compile_options(options: Mapping[str, Any]) -> str:
-    named = {name: options[name] for name in ("dynamic", "mode", "fullgraph", "backend") if options.get(name)}
-    return ", ".join(f"{name}={value!r}" for name, value in named.items() if (name, value) != ("backend", "inductor"))
+def compiling(request: Request) -> str:
+    """Return an expression for what compiles a function as a request says."""
+    recipe = recipe_of(request)
+    _, backend = recipe.backend_source()
+    named = [] if backend == repr("inductor") else [f"backend={backend}"]
+    call = recipe.call_source("function", *named)
+    return "torch.compile" if call == "torch.compile(function)" else f"lambda function: {call}"
 
 
-def _settings(options: Mapping[str, Any]) -> list[str]:
-    known = {"inductor": "torch._inductor.config", "dynamo": "torch._dynamo.config"}
-    found = []
-    for name, value in dict(options.get("config") or {}).items():
-        room, _, rest = name.partition(".")
-        found += [f"import {known[room].rpartition('.')[0]}", f"{known[room]}.{rest} = {value!r}"]
-    if options.get("no_grad"):
-        found.append("torch.set_grad_enabled(False)")
-    return list(dict.fromkeys(found))
-
-
-def shown_by(
-    text: str, kind: str, leaves: tuple[str, ...], options: Mapping[str, Any], *, python: str = sys.executable
-) -> Shown | None:
-    """Return the first script that holds; None where none does."""
-    for script, default in scripts(text, kind, leaves, options):
-        code, output = run_script(script, {}, python)
-        if code == 1 and run_script(script, NOT_COMPILED, python)[0] == (
-            1 if kind == Kind.ACCEPTS_INVALID.value else 0
-        ):
-            return Shown(text=script, output=output, beyond_default=default)
-    return None
-
-
-def run_script(script: str, more: Mapping[str, str], python: str) -> tuple[int, str]:
-    """Run a script in a process of its own; return its exit code and the end of what it printed."""
-    with tempfile.TemporaryDirectory(prefix="torchparity-script-") as folder:
-        place = Path(folder) / "repro.py"
-        place.write_text(script, encoding="utf-8")
-        environment = {**os.environ, "TORCHINDUCTOR_CACHE_DIR": folder, **more}
-        try:
-            done = subprocess.run(
-                [python, place.name],
-                cwd=folder,
-                env=environment,
-                timeout=SECONDS,
-                capture_output=True,
-                text=True,
-                check=False,
-            )
-        except subprocess.TimeoutExpired:
-            return -1, "it did not end"
-    return done.returncode, (done.stdout + done.stderr)[-2000:]
+def settings(request: Request) -> list[str]:
+    """Return the lines that set the compiler up, and gradients, as a request says."""
+    without = ["torch.set_grad_enabled(False)"] if not request.differentiates else []
+    return [*recipe_of(request).settings_source(), *without]

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
-from torchparity.programs.tree import BODIES, Change, at, functions, names_read, paths, spliced
+from torchparity.programs.tree import BODIES, Change, at, functions, names_read, paths, renamed, spliced
 
 
 def sliced(tree: ast.Module) -> Iterator[Change]:
@@ -121,20 +121,48 @@ def unwrapped(tree: ast.Module) -> Iterator[Change]:
             inner = getattr(node, field, None)
             if not inner:
                 continue
-            first = _first_value(node) if field == "body" else []
-            for lead in [first, []] if first else [[]]:
-                yield partial(spliced, tree, path, [*lead, *inner])
+            if isinstance(node, ast.For) and field == "body":
+                yield partial(_once, tree, path)
+            lead = _entered(node) if field == "body" else []
+            for before in [lead, []] if lead else [[]]:
+                yield partial(spliced, tree, path, [*before, *inner])
 
 
-def _first_value(node: ast.stmt) -> list[ast.stmt]:
-    """Return what gives the names of a loop, or of a context, their first values."""
-    if isinstance(node, ast.For):
-        item = _call("next", _call("iter", node.iter))
-        return [ast.Assign([node.target], item)]
-    if isinstance(node, ast.With):
-        return [ast.Assign([item.optional_vars], item.context_expr) for item in node.items if item.optional_vars]
-    return []
+def _entered(node: ast.stmt) -> list[ast.stmt]:
+    """Return what gives the names of a context their values."""
+    if not isinstance(node, ast.With):
+        return []
+    return [ast.Assign([item.optional_vars], item.context_expr) for item in node.items if item.optional_vars]
 
 
-def _call(name: str, *arguments: ast.expr) -> ast.Call:
-    return ast.Call(ast.Name(name, ast.Load()), list(arguments), [])
+def _once(tree: ast.Module, path: list[Any]) -> ast.Module:
+    """`for place, x in enumerate(xs): f(place, x)` -> `f(0, xs[0])`."""
+    loop = copy.deepcopy(at(tree, path))
+    first = first_of(loop.iter)
+    targets = loop.target.elts if isinstance(loop.target, ast.Tuple) else [loop.target]
+    values = first.elts if isinstance(first, ast.Tuple) and len(targets) > 1 else [first]
+    if len(targets) > len(values):
+        values = [_item(first, place) for place in range(len(targets))]
+    body = ast.Module(loop.body, [])
+    for target, value in zip(targets, values, strict=False):
+        if isinstance(target, ast.Name):
+            renamed(body, target.id, value)
+    return spliced(tree, path, body.body)
+
+
+def first_of(several: ast.expr) -> ast.expr:
+    """Return the first of what a loop goes over: `range(4)` -> `0`, `enumerate(xs)` -> `0, xs[0]`, `xs` -> `xs[0]`."""
+    if isinstance(several, ast.Tuple | ast.List) and several.elts:
+        return several.elts[0]
+    if isinstance(several, ast.Call) and isinstance(several.func, ast.Name) and several.args:
+        if several.func.id == "range":
+            return several.args[0] if len(several.args) > 1 else ast.Constant(0)
+        if several.func.id == "enumerate":
+            return ast.Tuple([ast.Constant(0), first_of(several.args[0])], ast.Load())
+        if several.func.id == "zip":
+            return ast.Tuple([first_of(each) for each in several.args], ast.Load())
+    return _item(several, 0)
+
+
+def _item(several: ast.expr, place: int) -> ast.expr:
+    return ast.Subscript(several, ast.Constant(place), ast.Load())

@@ -98,3 +98,13 @@ def names_read(node: ast.AST) -> set[str]:
     return {
         found.id for found in ast.walk(node) if isinstance(found, ast.Name) and not isinstance(found.ctx, ast.Store)
     }
+
+
+def renamed(around: Any, name: str, value: ast.expr) -> None:
+    """Put a value in the place of a name, wherever it is read."""
+
+    class Replace(ast.NodeTransformer):
+        def visit_Name(self, node: ast.Name) -> Any:
+            return copy.deepcopy(value) if node.id == name and isinstance(node.ctx, ast.Load) else node
+
+    Replace().visit(around)

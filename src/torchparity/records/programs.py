@@ -23,7 +23,6 @@ class SmallProgram:
     kind: str = ""
     reasons: tuple[str, ...] = ()
     operations: int = 0
-    inputs: int = 0
     started_from: int = 0
     questions: int = 0
     finished: bool = True

@@ -17,27 +17,21 @@ def write_issue(
     title: str,
     script: str,
     output: str,
-    reproduced: tuple[int, int],
     environment: Mapping[str, Any],
     found: str,
+    reproduced: tuple[int, int] | None = None,
+    judged: str = "",
     blame: str = "",
     since: Since | None = None,
 ) -> str:
     """Return the text of `issue.md`; who is to blame and since when it fails stand there where they are known."""
-    lines = [
-        f"# {title}",
-        "",
-        "### Script",
-        "",
-        fenced(script, "python"),
-        "",
-        f"It fails in {reproduced[0]} of {reproduced[1]} runs in fresh processes.",
-        "",
-        "### What it prints",
-        "",
-        fenced("\n".join(output.strip().splitlines()[-OUTPUT_LINES:]), "text"),
-        "",
-    ]
+    lines = [f"# {title}", "", "### Script", "", fenced(script, "python"), ""]
+    if reproduced is not None:
+        lines += [f"It fails in {reproduced[0]} of {reproduced[1]} runs in fresh processes.", ""]
+    if output:
+        lines += ["### What it prints", "", fenced("\n".join(output.strip().splitlines()[-OUTPUT_LINES:]), "text"), ""]
+    if judged:
+        lines += ["### How it was judged", "", judged, ""]
     if blame:
         lines += ["### Where it comes from", "", blame, ""]
     if since is not None:

@@ -5,15 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Unpack
 
-from torchparity.compilers.candidates import Compiled
-from torchparity.compilers.recipe import recipe_of
 from torchparity.errors import AccuracyError
-from torchparity.judge.oracle import Oracle
-from torchparity.judge.settings import settings_of
+from torchparity.judge.asking import oracle_for
 from torchparity.records import ProgressCallback, Severity, Status, Verdict
 from torchparity.report.terminal import plain_text
-from torchparity.request import Options, Request, request_for
-from torchparity.run.plan import plan_of, settled
+from torchparity.request import Options, request_for
 from torchparity.run.subject import Subject
 from torchparity.verbs.asking import subject_of
 
@@ -36,14 +32,6 @@ def check(
     """
     subject = subject_of(model, args, kwargs, input_sets)
     return oracle_for(subject, request_for("check", options), progress=progress).judge()
-
-
-def oracle_for(subject: Subject, request: Request, *, progress: ProgressCallback | None = None) -> Oracle:
-    """Return what judges a subject as a request says, or refuse what it cannot mean for this subject."""
-    recipe = recipe_of(request, dynamic=subject.dynamic)
-    request = settled(request, subject, learns=recipe.engine is None)
-    candidate = Compiled(recipe)
-    return Oracle(subject, plan_of(request, subject), candidate, settings_of(request, progress=progress))
 
 
 def assert_parity(

@@ -242,6 +242,7 @@ class Diagnosing:
                 self.pool,
                 limits=run.limits(self.limits),
                 judged=self.examined.graphs,
+                whole=self.examined.verdict,
                 listen=run.tell,
                 note=lambda notes: run.keep(notes=tuple(dict.fromkeys([*run.found.notes, *notes]))),
             )

@@ -14,6 +14,7 @@ from typing import Any, Unpack
 
 from torchparity.compilers.candidates import Compiled
 from torchparity.errors import CaseError, NoFailingGraph, ParityError, TargetError
+from torchparity.judge.asking import oracle_for
 from torchparity.judge.isolated import run_in
 from torchparity.judge.script import write_bundle
 from torchparity.observe.capture import AOT, DYNAMO
@@ -28,7 +29,6 @@ from torchparity.run.target import Target
 from torchparity.verbs.apart import Examined, captured_apart, examined_apart
 from torchparity.verbs.asking import ONE_GRAPH, subject_of, using
 from torchparity.verbs.capture import captured, captured_program
-from torchparity.verbs.check import oracle_for
 from torchparity.workers.outcome import Limits
 from torchparity.workers.pool import Pool
 
@@ -71,7 +71,9 @@ def examine(
     for kept in keeper.graphs:
         try:
             found = kept.judge(request, used.recipe, progress=progress)
-            if found.status is Status.DIFFERS:
+            if raises_alone(found, verdict):
+                notes.append(f"{kept.name}: {found.reasons[0]}, which the model as a whole does not")
+            elif found.status is Status.DIFFERS:
                 case = replace(kept.case(request), signature=signature_of(None, found))
                 write_bundle(case, folder / kept.name)
                 return Examined(verdict=verdict, failing=kept.name, how=found, graphs=agree, notes=tuple(notes))
@@ -80,6 +82,11 @@ def examine(
             notes.append(f"{kept.name}: {error.message} ({error.hint})")
     everyone = agree == len(keeper.graphs) and not notes
     return Examined(verdict=verdict, graphs=agree if everyone else 0, notes=tuple(notes))
+
+
+def raises_alone(graph: Verdict, whole: Verdict) -> bool:
+    """Tell whether a graph fails to run where the model that it comes from runs."""
+    return graph.status is Status.DIFFERS and graph.failure is not None and whole.failure is None
 
 
 def candidates(subject: Subject, request: Request, folder: Path) -> tuple[list[str], list[str]]:
@@ -114,12 +121,14 @@ def find_in_bundles(
     *,
     limits: Limits,
     judged: int = 0,
+    whole: Verdict | None = None,
     listen: Callable[[str], None] | None = None,
     note: Callable[[list[str]], None] | None = None,
 ) -> Failing:
     """Capture a model and judge its graphs one by one, in workers; refuse where none fails.
 
-    `judged` graphs of Dynamo's are known to agree. No answer is neither: it is counted, and the refusal tells.
+    `judged` graphs of Dynamo's are known to agree. No answer is neither: it is counted, and the refusal tells. `whole`
+    is the verdict on the model: what fails to run alone where the model runs is not what is looked for.
     """
     if listen is not None:
         listen("capturing, and judging every graph")
@@ -135,7 +144,9 @@ def find_in_bundles(
             continue
         asked += 1
         verdict = run_in(pool, folder / name, limits=limits)
-        if verdict.status is Status.DIFFERS:
+        if whole is not None and raises_alone(verdict, whole):
+            unknown.append(f"{name}: {verdict.reasons[0]}, alone")
+        elif verdict.status is Status.DIFFERS:
             return Failing(folder=folder / name, verdict=verdict)
         if verdict.status is Status.UNKNOWN:
             unknown.append(f"{name}: {'; '.join(verdict.reasons)}")
@@ -158,19 +169,19 @@ def find(
 ) -> Failing:
     """Return the first graph of a model that fails by itself, as a bundle in a folder."""
     limits = limits or ONE_GRAPH
-    judged = 0
+    judged, whole = 0, None
     if isinstance(what, Target):
         if listen is not None:
             listen("checking the model, and keeping its graphs")
         examined = examined_apart(what, request, folder, pool, limits)
         if examined.failing and examined.how is not None:
             return Failing(folder=folder / examined.failing, verdict=examined.how)
-        judged = examined.graphs
+        judged, whole = examined.graphs, examined.verdict
         if examined.verdict.status is Status.SAME:
             raise NoFailingGraph(
                 f"{what.title()} does not fail: {examined.verdict.reasons[0]}", hint="there is nothing to find"
             )
-    return find_in_bundles(what, request, folder, pool, limits=limits, judged=judged, listen=listen)
+    return find_in_bundles(what, request, folder, pool, limits=limits, judged=judged, whole=whole, listen=listen)
 
 
 def find_failing(

@@ -11,8 +11,6 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-import torch
-
 import torchparity.diagnosis.steps
 import torchparity.diagnosis.taps
 import torchparity.judge.isolated
@@ -20,19 +18,17 @@ import torchparity.minifier.searcher  # noqa: F401 - jobs that workers are asked
 from torchparity.compilers.written import request_from_json
 from torchparity.diagnosis.whole import blame_whole
 from torchparity.errors import ParityError
-from torchparity.programs.recorded import NotRecordable, record
+from torchparity.judge.asking import oracle_for
 from torchparity.records import ProgressCallback, Verdict
 from torchparity.records.wire import plain_data
 from torchparity.request import Request
 from torchparity.run.subject import Subject
 from torchparity.run.target import Target
 from torchparity.verbs.apart import VERDICT
-from torchparity.verbs.check import oracle_for
 from torchparity.verbs.explain import told_by_dynamo
 from torchparity.verbs.failing import candidates, examine
 
 Announce = Callable[[str], None]
-VALUES = "values.pt"
 
 
 def target_job(payload: dict[str, Any], announce: Announce) -> dict[str, Any]:
@@ -71,31 +67,12 @@ def _whole(subject: Subject, request: Request, folder: Path, announce: Announce)
     return {"blame": plain_data(blame_whole(subject, request, listen=announce))}
 
 
-def _record(subject: Subject, request: Request, folder: Path, announce: Announce) -> dict[str, Any]:
-    return recorded_in(subject, request, folder)
-
-
-def recorded_in(subject: Subject, request: Request, folder: Path) -> dict[str, Any]:
-    """Write down every call of torch that a model makes; what every name holds goes to a file."""
-    args, kwargs = subject.calls()[0]
-    if isinstance(subject.model, torch.nn.Module):
-        subject.model.train(request.train)
-    try:
-        with torch.set_grad_enabled(request.differentiates):
-            recorded, values = record(subject.model, args, kwargs, gradients=request.gradients)
-    except NotRecordable as error:
-        return {"why": str(error)}
-    torch.save(values, folder / VALUES)
-    return {"recorded": plain_data(recorded)}
-
-
 WORK: dict[str, Callable[[Any, Request, Path, Announce], dict[str, Any]]] = {
     "check": _check,
     "examine": _examine,
     "capture": _capture,
     "story": _story,
     "whole": _whole,
-    "record": _record,
 }
 
 

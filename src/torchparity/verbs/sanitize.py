@@ -22,6 +22,7 @@ from typing import Any
 
 from torchparity.compilers.written import request_from_json, request_to_json
 from torchparity.errors import ResourceError, UsageError
+from torchparity.judge.asking import oracle_for
 from torchparity.judge.cases import oracle_of
 from torchparity.judge.memory import outside_report
 from torchparity.judge.oracle import Oracle
@@ -29,7 +30,6 @@ from torchparity.records import LeafReport, Status, Verdict
 from torchparity.repro.bundle import read_bundle
 from torchparity.request import Request
 from torchparity.run.target import Target
-from torchparity.verbs.check import oracle_for
 from torchparity.workers.processes import wait_or_kill
 
 SANITIZER = "compute-sanitizer"

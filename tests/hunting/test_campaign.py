@@ -1,0 +1,150 @@
+"""A campaign with real workers: finds are settled, handed over, and never in the way of each other."""
+
+import json
+import subprocess
+import sys
+import time
+
+import pytest
+
+import torchparity
+from torchparity.hunting.campaign import Campaign, Plan
+from torchparity.hunting.inquiry import Inquiry, Others
+from torchparity.hunting.jobs import PRELOAD, request_of
+from torchparity.hunting.store import GONE, LIKELY, NEW, SETTLED, STUCK, Store
+from torchparity.minifier.programs import Asking
+from torchparity.programs.script import HANGS
+from torchparity.records import Blame, Since
+from torchparity.verbs.hunt import blaming
+from torchparity.workers.pool import Pool
+
+OPTIONS = {"backend": "eager"}
+TEXT = """
+import torch
+
+def program(a, b):
+    c = a.flip(0) {operation} 2
+    d = c + torch.compiler.is_compiling()
+    return d.sum(), b.cos()
+
+def make():
+    return program, (torch.arange(6.0), torch.ones(2))
+"""
+
+
+@pytest.fixture(scope="module")
+def pool():
+    with Pool(workers=1, preload=(*PRELOAD, "torchparity.verbs.jobs")) as pool:
+        yield pool
+
+
+def found(store, pool, seed, text, options=OPTIONS):
+    """Put a find into a store, as a campaign would."""
+    place = store.folder / f"{seed}.py"
+    place.write_text(text)
+    from torchparity.hunting.jobs import told
+
+    verdict = Asking(pool, store.folder).verdict(text, request_of(dict(options)))
+    answer = told(verdict) | {"options": dict(options)}
+    assert store.add(seed, answer, text, time.time())
+
+
+def test_a_find_becomes_a_bug_with_a_script(pool, tmp_path):
+    store = Store(tmp_path, create=True)
+    found(store, pool, 3, TEXT.format(operation="*"))
+    asked = []
+
+    def since(script):
+        asked.append(script.read_text())
+        return Since(script=str(script), answers=())
+
+    inquiry = Inquiry(store, pool, Others(blame=blaming(pool), since=since), known=[])
+    inquiry.settle(store.finds(NEW)[0])
+    (find,) = store.finds()
+    (bug,) = store.bugs()
+    assert find.state == SETTLED
+    assert "cos" not in bug.text
+    folder = tmp_path / "bugs" / bug.name
+    assert {path.name for path in folder.iterdir()} == {"program.py", "repro.py", "issue.md", "bug.json", "since.json"}
+    assert asked == [(folder / "repro.py").read_text()]
+    assert subprocess.run([sys.executable, folder / "repro.py"], check=False, capture_output=True).returncode == 1
+    issue = (folder / "issue.md").read_text()
+    assert "AssertionError" in issue
+    assert "### Since when" in issue
+    assert bug.script in issue
+    assert json.loads((folder / "bug.json").read_text())["seed"] == 3
+    # One that is like it is the same bug, and is counted with it.
+    for seed in (4, 5, 6):
+        found(store, pool, seed, TEXT.format(operation="*").replace("arange(6.0)", f"arange({seed}.0)"))
+        inquiry.settle(store.finds(NEW)[0])
+    assert len(store.bugs()) == 1
+    assert [find.state for find in store.finds()] == [SETTLED, SETTLED, SETTLED, LIKELY]
+    inquiry.close()
+
+
+def test_what_is_not_seen_again_is_gone_and_what_hangs_is_handed_over(pool, tmp_path, monkeypatch):
+    store = Store(tmp_path, create=True)
+    right = TEXT.format(operation="*").replace("torch.compiler.is_compiling()", "1")
+    wrong = {"kind": "value", "error": "", "frame": "", "summary": ""}
+    facts = {"status": "differs", "severity": "wrong", "reasons": ["it was so"], "leaves": ["output"], "exact": 0}
+    store.add(1, {**facts, "kind": "value", "signatures": [wrong], "options": OPTIONS}, right, 1.0)
+    hanging = {**facts, "kind": HANGS, "severity": "fails", "signatures": [{**wrong, "kind": HANGS}]}
+    store.add(2, {**hanging, "options": OPTIONS}, right, 2.0)
+    monkeypatch.setattr("torchparity.programs.script.HANG_SECONDS", 1)
+    inquiry = Inquiry(store, pool, Others(blame=lambda *_: None), known=[])
+    for find in store.finds(NEW):
+        inquiry.settle(find)
+    assert {find.seed: find.state for find in store.finds()}[1] == GONE
+    assert [bug.kind for bug in store.bugs()] == [HANGS]
+    assert (tmp_path / "bugs" / store.bugs()[0].name / "program.py").read_text() == right
+    inquiry.close()
+
+
+def test_a_find_that_cannot_be_settled_is_in_nobodys_way(pool, tmp_path):
+    store = Store(tmp_path, create=True)
+    for seed in (100, 101):
+        found(store, pool, seed, TEXT.format(operation="*+"[seed % 2]))
+
+    class Broken(Inquiry):
+        def settle(self, find):
+            if find.seed == 100:
+                raise ZeroDivisionError("as it happens")
+            super().settle(find)
+
+    inquiry = Broken(store, pool, Others(blame=lambda *_: Blame(subject="", kind="value", stage="dynamo")), known=[])
+    Campaign(store, pool, inquiry, Plan(programs=3, workers=1, options=OPTIONS, seed=200)).run()
+    states = {find.seed: find for find in store.finds()}
+    assert (states[100].state, states[100].note) == (STUCK, "ZeroDivisionError: as it happens")
+    assert states[101].state == SETTLED
+    assert store.statuses().total() == 5
+    assert not (tmp_path / "drawn").exists()
+    inquiry.close()
+
+
+def test_an_interrupt_does_not_wait_for_finds(pool, tmp_path):
+    store = Store(tmp_path, create=True)
+    found(store, pool, 100, TEXT.format(operation="*"))
+
+    class Slow(Inquiry):
+        def settle(self, find):
+            time.sleep(120)
+
+    def interrupt(_store):
+        raise KeyboardInterrupt
+
+    inquiry = Slow(store, pool, Others(blame=lambda *_: None), known=[])
+    began = time.monotonic()
+    with pytest.raises(KeyboardInterrupt):
+        Campaign(store, pool, inquiry, Plan(programs=500, workers=1, options=OPTIONS), interrupt).run()
+    assert time.monotonic() - began < 60
+    assert [find.state for find in store.finds()] == [NEW]
+    inquiry.close()
+
+
+def test_what_cannot_be_hunted_with_is_refused_before_it_begins(tmp_path):
+    for options in ({"backend": "nonsense"}, {"backendd": "eager"}):
+        with pytest.raises(torchparity.ParityError):
+            torchparity.hunt(tmp_path / "h", programs=1, options=options)
+    with pytest.raises(torchparity.ParityError):
+        torchparity.hunt(tmp_path / "h", programs=1, releases=["newest"])
+    assert not (tmp_path / "h").exists()
