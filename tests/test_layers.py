@@ -19,7 +19,7 @@ LAYERS = (
     ("cli", "plugin"),
     ("__init__",),
     ("verbs",),
-    ("hunting",),
+    ("hunting", "fleet"),
     ("observe", "minifier", "diagnosis", "ranks"),
     ("judge", "releases", "programs"),
     ("workers",),

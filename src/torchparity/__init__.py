@@ -63,6 +63,7 @@ if TYPE_CHECKING:
     from torchparity.verbs.passes import check_passes as check_passes
     from torchparity.verbs.run import run_bundle as run_bundle
     from torchparity.verbs.since import since as since
+    from torchparity.verbs.sweep import sweep as sweep
 
 # Where each of them is defined, as the imports above say it to those who read types.
 HOMES = {
@@ -98,6 +99,7 @@ HOMES = {
     "torchparity.verbs.run": "run_bundle",
     "torchparity.verbs.hunt": "hunt",
     "torchparity.verbs.since": "since",
+    "torchparity.verbs.sweep": "sweep",
 }
 _HOME = {name: module for module, names in HOMES.items() for name in names.split()}
 

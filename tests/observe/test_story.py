@@ -11,9 +11,10 @@ import torch
 
 import torchparity
 from torchparity import UsageError, torchapi
-from torchparity.observe.story import at_batch, function_name, is_library, reason_of
+from torchparity.observe.story import function_name, is_library, reason_of
 from torchparity.records import COMPILED, FAILED, LEFT_TO_PYTHON, Span
 from torchparity.report.story import story_data, story_text
+from torchparity.run.variants import at_batch
 
 HERE = Path(__file__).parent
 GOLDEN = HERE / "story.txt"

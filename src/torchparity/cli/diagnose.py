@@ -20,12 +20,14 @@ from torchparity.cli.progress import Watcher
 from torchparity.cli.subjects import at_least_one, case_or_target, limits_of, seconds_of, writable
 from torchparity.errors import UsageError
 from torchparity.records import Diagnosis, StageProgress, Status
+from torchparity.records.wire import plain_data
 from torchparity.report.hunt import hunt_data, write_hunt
 from torchparity.report.lines import five_lines
 from torchparity.report.machine import write_data
 from torchparity.report.page import FACTS, moved, read_run, run_data, runs_below, write_index, write_page
+from torchparity.report.sweep import write_sweep
 from torchparity.report.terminal import STYLES
-from torchparity.verbs.report import hunt_in
+from torchparity.verbs.report import hunt_in, sweep_in
 
 if TYPE_CHECKING:
     from torchparity.repro.case import Case
@@ -90,10 +92,16 @@ def diagnose(
 
 
 def report(
-    runs: Annotated[Path, typer.Argument(help="The folder of a run or of a hunt, or one that holds runs.")],
+    runs: Annotated[Path, typer.Argument(help="The folder of a run, a hunt or a sweep, or one that holds runs.")],
     json: Annotated[Path | None, typer.Option("--json", help="Write what the page is made of to this file.")] = None,
 ) -> None:
-    """Make the page of a run or of a hunt again from what it has left, or the index of many runs."""
+    """Make the page of a run, of a hunt or of a sweep again from what it has left, or the index of many runs."""
+    swept = sweep_in(runs)
+    if swept is not None:
+        print(write_sweep(runs, swept))
+        if json is not None:
+            write_data(plain_data(swept), json)
+        return
     hunted = hunt_in(runs)
     if hunted is not None:
         print(write_hunt(runs, hunted))

@@ -17,7 +17,7 @@ import typer
 from rich.console import Console
 
 import torchparity
-from torchparity.cli import cases, diagnose, finding, hunt, minify, since
+from torchparity.cli import cases, diagnose, finding, hunt, minify, since, sweep
 from torchparity.cli.complaint import complain
 from torchparity.cli.options import (
     OUTPUT,
@@ -206,6 +206,9 @@ def check_ranks(
 
 app.command()(diagnose.diagnose)
 app.command()(diagnose.report)
+app.command()(sweep.sweep)
+app.command()(sweep.baseline)
+app.command()(sweep.query)
 app.command()(cases.capture)
 app.command()(cases.run)
 app.command()(cases.show)

@@ -43,7 +43,8 @@ from torchparity.records import (
 from torchparity.request import Request
 from torchparity.run.plan import plan_of
 from torchparity.run.step import Runner
-from torchparity.run.subject import Inputs, Subject
+from torchparity.run.subject import Subject
+from torchparity.run.variants import at_batch
 
 RESUMED = re.compile(r"(?P<before>.*?)torch_dynamo_resume_in_(?P<function>.+)_at_(?P<line>\d+)$")
 # What Dynamo puts before the reason itself, and what stands for a reason that it gave before.
@@ -107,21 +108,6 @@ def with_calls(subject: Subject, *, times: int, batches: tuple[int, ...] = ()) -
     calls = subject.calls()
     calls += [at_batch(calls[0], batch) for batch in batches]
     return replace(subject, input_sets=tuple(call for call in calls for _ in range(times)))
-
-
-def at_batch(inputs: Inputs, batch: int) -> Inputs:
-    """Return inputs cut or repeated to a batch: along dimension 0, in every tensor that has the first tensor's."""
-    tensors = [leaf for _, leaf in walk(inputs) if isinstance(leaf, torch.Tensor) and leaf.dim() > 0]
-    size = tensors[0].shape[0] if tensors else 0
-
-    def resized(value: Any) -> Any:
-        if not isinstance(value, torch.Tensor) or value.dim() == 0 or value.shape[0] != size or size == 0:
-            return value
-        rows = torch.arange(batch, device=value.device) % size
-        return value.detach().index_select(0, rows).requires_grad_(value.requires_grad)
-
-    args, kwargs = torchapi.tree_map(resized, inputs)
-    return args, kwargs
 
 
 def sizes_of(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[str, ...]:

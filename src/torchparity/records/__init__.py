@@ -8,4 +8,5 @@ from torchparity.records.ranks import *  # noqa: F403
 from torchparity.records.releases import *  # noqa: F403
 from torchparity.records.signature import *  # noqa: F403
 from torchparity.records.story import *  # noqa: F403
+from torchparity.records.sweep import *  # noqa: F403
 from torchparity.records.verdict import *  # noqa: F403

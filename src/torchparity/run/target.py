@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import difflib
+import functools
 import importlib
 import importlib.util
 import inspect
 import sys
 import traceback
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -21,6 +22,7 @@ from torchparity.run.loss import describe
 from torchparity.run.naming import FORMS
 from torchparity.run.naming import require as require
 from torchparity.run.subject import Subject
+from torchparity.run.variants import in_dtype, on_device, with_batch
 
 
 @dataclass(frozen=True)
@@ -29,11 +31,20 @@ class Target:
 
     name: str
     device: str | None = None
+    dtype: str | None = None
+    batch: int | None = None
+    parameters: Mapping[str, Any] = field(default_factory=dict)
 
     def load(self) -> Subject:
         """Return the subject, calling what is named where it is a factory."""
         found, name = find_target(self.name)
-        return make_subject(found, name, device=self.device)
+        if self.parameters:
+            if not callable(found):
+                raise TargetError(f"{name} takes no parameters", hint="parameters are for a factory")
+            found = functools.partial(found, **self.parameters)
+        subject = make_subject(found, name, device=self.device)
+        subject = subject if self.dtype is None else in_dtype(subject, self.dtype)
+        return subject if self.batch is None else with_batch(subject, self.batch)
 
     def title(self) -> str:
         """Return a name to show."""
@@ -241,35 +252,3 @@ def _check_arguments(model: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any
             f"{name} cannot be called with {len(args)} arguments and {len(kwargs)} keywords: {error}",
             hint=f"its signature is {signature}",
         ) from error
-
-
-def on_device(subject: Subject, device: str) -> Subject:
-    """Move a model and its inputs to a device."""
-    try:
-        torch.empty(0, device=device)
-    except (RuntimeError, AssertionError) as error:
-        raise TargetError(
-            f"there is no device {device!r} here: {_first_line(error)}",
-            hint="leave --device out, or use --device cpu",
-        ) from error
-    model = subject.model.to(device) if isinstance(subject.model, torch.nn.Module) else subject.model
-
-    def move(value: Any) -> Any:
-        if isinstance(value, torch.Tensor):
-            return value.to(device)
-        if isinstance(value, dict):
-            return {key: move(item) for key, item in value.items()}
-        if isinstance(value, list | tuple) and not hasattr(value, "_fields"):
-            return type(value)(move(item) for item in value)
-        return value
-
-    return Subject(
-        model,
-        move(tuple(subject.args)),
-        move(dict(subject.kwargs)),
-        tuple(move(entry) for entry in subject.input_sets),
-        subject.loss,
-        subject.optimizer,
-        subject.dynamic,
-        subject.name,
-    )

@@ -81,7 +81,7 @@ def live(*, job: str, payload: bytes, path: list[str], cwd: str | None, answer: 
                 _write(answer, pack("phase", phase=str(phase)[:PHASE_LENGTH]))
 
     try:
-        sys.path[:] = path
+        sys.path[:] = path or sys.path
         if cwd is not None:
             os.chdir(cwd)
         ending, body = Ending.RETURNED, _as_json(_find(job)(json.loads(payload), announce))

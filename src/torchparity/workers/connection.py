@@ -17,6 +17,7 @@ from torchparity.workers.frames import Frame, FrameReader
 
 MARK = "TORCHPARITY_POOL"
 MODULE = "torchparity.workers.server"
+PACKAGE = Path(__file__).parents[1]
 LOG = "server.log"
 PROBES = "probes"
 LOG_CHARACTERS = 4000
@@ -45,7 +46,9 @@ WHILE_WARMING = {
 class Connection:
     """One server process and the socket to it."""
 
-    def __init__(self, *, python: str, root: Path, mark: str, preload: tuple[str, ...], compilers: bool) -> None:
+    def __init__(
+        self, *, python: str, root: Path, mark: str, preload: tuple[str, ...], compilers: bool, foreign: bool = False
+    ) -> None:
         root.mkdir(parents=True, exist_ok=True)
         self.root = root
         self.mark = mark
@@ -61,7 +64,7 @@ class Connection:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
-                env=_environment(mark),
+                env=_environment(mark, lent_to(root) if foreign else str(PACKAGE.parent)),
                 start_new_session=True,
             )
             self.socket = ours
@@ -119,8 +122,16 @@ class Connection:
         return f"{how}\n{log}" if log else how
 
 
-def _environment(mark: str) -> dict[str, str]:
-    here = str(Path(__file__).parents[2])
+def lent_to(root: Path) -> str:
+    """Return a folder that holds torchparity and nothing else: another interpreter has libraries of its own."""
+    folder = root / "lent"
+    folder.mkdir(exist_ok=True)
+    with contextlib.suppress(FileExistsError):
+        (folder / PACKAGE.name).symlink_to(PACKAGE)
+    return str(folder)
+
+
+def _environment(mark: str, here: str) -> dict[str, str]:
     search = os.pathsep.join(filter(None, [here, os.environ.get("PYTHONPATH")]))
     return {**os.environ, **MEMORIES_OFF, **WHILE_WARMING, MARK: mark, "PYTHONPATH": search}
 

@@ -90,7 +90,7 @@ class Pool:
 
     `preload` names modules that jobs will need, to be imported once; `compilers=False` leaves the
     compilers out, which makes the start 3 s instead of 10 s and the first compilation of every query
-    5 s slower. `python` is the interpreter that runs the server; this process's own unless given.
+    5 s slower. `python` is the interpreter that runs the server, with libraries of its own; ours unless given.
     """
 
     def __init__(
@@ -111,6 +111,7 @@ class Pool:
         self._preload = preload
         self._compilers = compilers
         self._python = python or sys.executable
+        self._foreign = self._python != sys.executable
         self._owner = os.getpid()
         self._lock = threading.Lock()
         self._numbers = itertools.count(1)
@@ -151,7 +152,7 @@ class Pool:
             payload=_as_json(payload),
             limits=limits or self.limits,
             cwd=_current_folder(),
-            path=[str(folder) for folder in sys.path],
+            path=[] if self._foreign else [str(folder) for folder in sys.path],
             on_phase=on_phase,
             future=Future(),
             aside=aside,
@@ -225,6 +226,7 @@ class Pool:
                 mark=self.mark,
                 preload=self._preload,
                 compilers=self._compilers,
+                foreign=self._foreign,
             )
         except OSError as error:
             return Loss(ready=False, reason=f"{self._python} could not be started: {error}")
