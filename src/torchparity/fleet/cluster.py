@@ -14,13 +14,15 @@ from torchparity.errors import ResourceError, UsageError
 from torchparity.fleet.cells import Cell
 from torchparity.fleet.executors import Answer, answer_of, payload_of
 from torchparity.fleet.jobs import CELL_JOB, FACTS_JOB, PRELOAD
-from torchparity.workers.outcome import Ending, Limits, Outcome
+from torchparity.workers.outcome import Ending, ErrorFacts, Limits, Outcome
 from torchparity.workers.pool import Pool
 
 # What every node must have as the driver has it, before its first cell.
 ALIKE = ("torch", "torchparity")
 # How many cells wait at the cluster beyond those that run: no node is to be idle, and the longest go first.
 AHEAD = 2
+# How many nodes may die under one cell before nobody wants it.
+RETRIES = 20
 FACTS_LIMITS = Limits(seconds=300.0)
 
 _pools: dict[str, Pool] = {}
@@ -74,8 +76,8 @@ class Cluster:
                 ) from error
         self.width = AHEAD + max(1, int(self.ray.cluster_resources().get("CPU", 1)))
         self.wanted: dict[str, str] = {}
-        # A cell whose node dies is run again by Ray, as often as it takes; what a cell itself does is its answer.
-        self.remote = self.ray.remote(run_cell).options(max_retries=-1, retry_exceptions=False, num_cpus=1)
+        # A cell whose node dies is run again by Ray; what a cell itself does to its process is its answer.
+        self.remote = self.ray.remote(max_retries=RETRIES, num_cpus=1)(run_cell)
 
     def facts(self) -> dict[str, Any]:
         """Say what the driver's environment is, which nodes are held to."""
@@ -94,7 +96,7 @@ class Cluster:
         remote = self.remote.options(**resources)
         reference = remote.remote(payload_of(cell, self.base), cell.seconds, cell.memory, self.wanted)
         done: Future[Answer] = Future()
-        reference.future().add_done_callback(answered(cell, done))
+        reference.future().add_done_callback(answered(cell, done, self.ray.exceptions.RayError))
         return done
 
     def close(self) -> None:
@@ -102,8 +104,8 @@ class Cluster:
         self.ray.shutdown()
 
 
-def answered(cell: Cell, done: Future[Answer]) -> Callable[[Future[dict[str, Any]]], None]:
-    """Return what turns the answer of a node into that of a cell."""
+def answered(cell: Cell, done: Future[Answer], lost: type[Exception]) -> Callable[[Future[dict[str, Any]]], None]:
+    """Return what turns the answer of a node into that of a cell; `lost` is what Ray says when it gives up on one."""
 
     def heard(future: Future[dict[str, Any]]) -> None:
         try:
@@ -114,6 +116,9 @@ def answered(cell: Cell, done: Future[Answer]) -> Callable[[Future[dict[str, Any
                 )
             outcome: Outcome = found["outcome"]
             done.set_result(answer_of(cell, outcome))
+        except lost as error:
+            facts = ErrorFacts(type=type(error).__name__, message=f"the cluster gave it up: {error}"[:500])
+            done.set_result(answer_of(cell, Outcome(ending=Ending.RAISED, error=facts)))
         except BaseException as error:  # noqa: BLE001 - whoever waits for the answer is to see it
             done.set_exception(error)
 
