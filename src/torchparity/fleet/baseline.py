@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import Any
 
 from torchparity.errors import UsageError
-from torchparity.fleet.cells import options_text
+from torchparity.fleet.cells import Cell, options_text
 from torchparity.fleet.store import Judged, Store
-from torchparity.records import Status
+from torchparity.records import Status, Verdict
 
 FILE = "baseline.toml"
 HEAD = (
@@ -98,7 +98,27 @@ def stage_of(cell: Judged, store: Store) -> str:
     if cell.status != Status.DIFFERS.value or cell.leaves:
         return ""
     verdict = store.verdict(cell.id)
-    return verdict.failure.stage if verdict is not None and verdict.failure is not None else ""
+    return raised_in(verdict) if verdict is not None else ""
+
+
+def raised_in(verdict: Verdict) -> str:
+    """Return the stage of the compiler that raised; nothing where none did."""
+    raised = verdict.status is Status.DIFFERS and verdict.failure is not None and not wrong_leaves(verdict)
+    return verdict.failure.stage if raised and verdict.failure is not None else ""
+
+
+def wrong_leaves(verdict: Verdict) -> tuple[str, ...]:
+    """Return the leaves that are not the same, in the order of the model."""
+    return tuple(leaf.path for leaf in verdict.leaves if leaf.status is not Status.SAME)
+
+
+def accepted(cell: Cell, verdict: Verdict, known: Sequence[Known], today: date) -> Known | None:
+    """Return the line of a baseline that accepts what was said of a cell; None where none does."""
+    judged = Judged(
+        id=0, cell=cell, status=verdict.status.value, kind=verdict.kind, leaves=wrong_leaves(verdict)
+    )  # fmt: skip
+    failure = failure_of(judged, stage=raised_in(verdict))
+    return next((entry for entry in known if entry.fingerprint == failure.fingerprint and entry.holds(today)), None)
 
 
 def compare(cells: Iterable[Judged], store: Store, known: Sequence[Known], today: date) -> Comparison:

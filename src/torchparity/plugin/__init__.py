@@ -72,6 +72,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         action="store_true",
         help="Do not look for the graph that fails: faster, and no bundle.",
     )
+    group.addoption(
+        "--parity-baseline",
+        metavar="FILE",
+        help="Failures of suites that are accepted (default: baseline.toml beside the suite).",
+    )
     parser.addini("parity_backends", type="args", default=[], help="The backends of tests whose marker names none.")
     parser.addini("parity_unknown", default=FAIL, help="As --parity-unknown.")
 
@@ -164,6 +169,15 @@ def check_options(options: Mapping[str, Any], place: str) -> None:
         request_for("torchparity.check", {name: value for name, value in options.items() if name not in BESIDES})
     except UsageError as error:
         raise Misused(f"{error.message} (in {place})", error.hint) from None
+
+
+def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> pytest.Collector | None:
+    """Collect a suite that is named on the command line: every cell is a test."""
+    if file_path.suffix != ".toml" or not parent.session.isinitpath(file_path):
+        return None
+    from torchparity.plugin.suites import SuiteFile
+
+    return SuiteFile.from_parent(parent, path=file_path)
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
