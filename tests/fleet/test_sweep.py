@@ -403,7 +403,7 @@ def test_twins_tell_what_changed(tmp_path):
 
 
 def test_a_suite_is_tests_and_reads_the_baseline(folder):
-    (folder / "suite.toml").write_text(SUITE.partition('[[target]]\nof = "models.py:small"')[0])
+    (folder / "suite.toml").write_text('target = { of = "models.py:small", backend = ["eager", "off_by_one"] }\n')
     words = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "suite.toml"]
     done = subprocess.run(words, check=False, capture_output=True, text=True)
     assert "1 failed, 1 passed" in done.stdout, done.stdout

@@ -6,7 +6,7 @@ import sys
 import time
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -15,15 +15,17 @@ from torchparity.cli.outputs import printing
 from torchparity.cli.progress import Watcher
 from torchparity.cli.subjects import at_least_one, writable
 from torchparity.errors import UsageError
-from torchparity.fleet.cells import options_text
+from torchparity.fleet.cells import GUESS_SECONDS, options_text
 from torchparity.fleet.store import Judged, Store
 from torchparity.fleet.store import query as asked_of
-from torchparity.fleet.sweep import GUESS_SECONDS, Progress
 from torchparity.records import SweepSummary
 from torchparity.report.exchange import github_text, lines_text, write_sarif, write_sweep_junit
 from torchparity.report.machine import write_whole
 from torchparity.report.sweep import counts, headline, markdown_text, write_sweep
 from torchparity.workers.pool import default_workers
+
+if TYPE_CHECKING:
+    from torchparity.fleet.sweep import Progress
 
 SHOWN = 25
 # How long a new line of a baseline is accepted, in days, unless one says otherwise.
@@ -108,7 +110,17 @@ def sweep(
             workers=workers, pythons=python or (), ray=ray, baseline=baseline, diagnose_new=diagnose_new,
             hear=watcher.hear,
         )  # fmt: skip
-    page = write_sweep(folder, found)
+    write_formats(found, json=json, junit=junit, sarif=sarif, summary=summary)
+    if format == "github":
+        sys.stdout.write(github_text(found))
+    tell(found, write_sweep(folder, found))
+    raise typer.Exit(found.exit_code)
+
+
+def write_formats(
+    found: SweepSummary, *, json: Path | None, junit: Path | None, sarif: Path | None, summary: Path | None
+) -> None:
+    """Write what a sweep found in the formats that were asked for."""
     if json is not None:
         write_whole(lines_text(found), json, option="--json")
     if junit is not None:
@@ -118,10 +130,6 @@ def sweep(
     if summary is not None:
         with summary.open("a", encoding="utf-8") as file:
             file.write(markdown_text(found))
-    if format == "github":
-        sys.stdout.write(github_text(found))
-    tell(found, page)
-    raise typer.Exit(found.exit_code)
 
 
 def list_cells(cells: list[Any], name: str, out: Path | None, workers: int) -> None:

@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 SECONDS = 600.0
+# How long a cell is taken to need before anybody has seen it.
+GUESS_SECONDS = 20.0
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,13 +12,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from torchparity.errors import UsageError
-from torchparity.fleet.cells import Cell
+from torchparity.fleet.cells import GUESS_SECONDS, Cell
 from torchparity.fleet.executors import Answer, Executor
 from torchparity.fleet.store import LOCK, Judged, Store
 
 TICK = 0.5
-# What a cell is taken to need before anybody has seen it: seconds, bytes.
-GUESS_SECONDS, GUESS_MEMORY = 20.0, 1 << 30
+# The memory that a cell is taken to need before anybody has seen it.
+GUESS_MEMORY = 1 << 30
 # The share of the machine's free memory that cells may take together.
 SHARE = 0.85
 

@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from torchparity.plugin.silence import quiet
+
 if TYPE_CHECKING:
     from torchparity.records import Verdict
     from torchparity.run.subject import Subject
@@ -322,23 +324,6 @@ class Parity:
         }
         properties = self.node.user_properties
         properties[:] = [entry for entry in properties if entry[0] not in facts] + list(facts.items())
-
-
-@contextlib.contextmanager
-def quiet() -> Iterator[None]:
-    """Keep out of the test's log what compilers log about themselves; what they log of a failure is in the verdict."""
-    trace, level = logging.getLogger("torch.__trace"), logging.root.manager.disable
-    # pytest listens to loggers that do not propagate. Torch writes a trace of every step as soon as someone listens.
-    listening = [handler for handler in trace.handlers if type(handler).__module__.startswith("_pytest")]
-    for handler in listening:
-        trace.removeHandler(handler)
-    logging.disable(max(level, logging.ERROR))
-    try:
-        yield
-    finally:
-        logging.disable(level)
-        for handler in listening:
-            trace.addHandler(handler)
 
 
 def judge(model: Any, args: Sequence[Any], kwargs: Mapping[str, Any] | None, how: dict[str, Any]) -> Verdict:

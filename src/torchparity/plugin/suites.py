@@ -47,7 +47,7 @@ class CellItem(pytest.Item):
     def runtest(self) -> None:
         """Judge the cell; fail where it is not the same, and no baseline accepts that."""
         verdict = workers_of(self).submit(self.cell).result().verdict
-        self.user_properties.append(("parity_status", verdict.status.value))
+        self.user_properties.append(("parity.status", verdict.status.value))
         if verdict.status is Status.SAME:
             return
         known = accepted(self.cell, verdict, read_baseline(baseline_of(self)), datetime.now(UTC).date())

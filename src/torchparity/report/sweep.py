@@ -172,7 +172,7 @@ def shown(text: str) -> str:
 def markdown_text(summary: SweepSummary) -> str:
     """Return what a sweep found as GitHub's Markdown."""
     told = ", ".join(f"{count:,} {status}" for status, count in counts(summary) if count)
-    lines = [f"## {headline(summary)}", "", f"{told}. Suite `{summary.suite}`.", ""]
+    lines = [f"## {headline(summary)}", "", f"{told}. Suite {shown(summary.suite)}.", ""]
     for word in ("new", "changed", "expired"):
         cells = [cell for cell in summary.cells if cell.baseline == word]
         if cells:
