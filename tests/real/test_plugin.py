@@ -301,7 +301,7 @@ def test_a_run_without_parity_imports_no_torch(pytester):
             assert request.config.pluginmanager.hasplugin("torchparity")
             assert "torch" not in sys.modules
             ours = {name for name in sys.modules if name.split(".")[0] == "torchparity"}
-            assert ours == {"torchparity", "torchparity.plugin", "torchparity.version"}
+            assert ours == {"torchparity", "torchparity.plugin", "torchparity.plugin.silence", "torchparity.version"}
         """
     )
     result = pytester.runpytest_subprocess()

@@ -106,6 +106,8 @@ class Store:
             )
             self._connection.row_factory = sqlite3.Row
             self._connection.execute("pragma journal_mode = wal")
+            # A kill loses nothing so; only a power cut may cost the last verdicts, which are then judged again.
+            self._connection.execute("pragma synchronous = normal")
             self._connection.execute("pragma foreign_keys = on")
             self._migrate()
 

@@ -79,6 +79,8 @@ def told(
         title=cell.cell.title,
         target=cell.cell.target,
         options=options_text(cell.cell.options),
+        given=dict(cell.cell.options),
+        parameters=dict(cell.cell.parameters),
         environment=cell.environment,
         repeat=cell.cell.repeat,
         status=cell.status,

@@ -6,12 +6,10 @@ of torchparity before a test asks for it.
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
-import logging
 import re
 import shlex
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 

@@ -14,13 +14,16 @@ class SweepCell:
     """One cell: what was checked (a row and a column of the matrix), in which environment, and how it came out.
 
     `baseline` is new, changed, expired, known, or nothing where it does not fail. `flaky` tells that repetitions came
-    out differently. `history` are the statuses of earlier sweeps, the oldest first. `file` and `line` are the user's.
+    out differently. `given` are the options as data, `history` the statuses of earlier sweeps, the oldest first; `file`
+    and `line` are the user's.
     """
 
     id: int
     title: str
     target: str
     options: str
+    given: Mapping[str, Any] = field(default_factory=dict)
+    parameters: Mapping[str, Any] = field(default_factory=dict)
     environment: int = 0
     repeat: int = 0
     status: str = ""

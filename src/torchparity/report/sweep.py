@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,8 @@ from torchparity.report.summary import plain
 
 STATUSES = ("differs", "unknown", "same")
 WAITING = "waiting"
+# What only Python can say of a target.
+IN_PYTHON = ("device", "dtype", "batch")
 # So many failures are listed in Markdown; the page and the store have all.
 LISTED = 50
 # A cell counts as slower from this ratio on, and these many seconds.
@@ -153,13 +155,18 @@ def sparks(history: Sequence[str]) -> str:
 
 
 def command_of(cell: SweepCell) -> str:
-    """Return the command that checks one cell again."""
+    """Return what checks one cell again: a command, or a line of Python where the command line cannot say it."""
+    odd = {name: cell.given[name] for name in IN_PYTHON if name in cell.given}
+    tables = any(isinstance(value, Mapping | list | tuple) for value in cell.given.values())
+    if odd or tables or cell.parameters:
+        place = {**odd, **({"parameters": dict(cell.parameters)} if cell.parameters else {})}
+        named = "".join(f", {name}={value!r}" for name, value in place.items())
+        options = "".join(f", {name}={value!r}" for name, value in cell.given.items() if name not in IN_PYTHON)
+        return f"torchparity.check(torchparity.Target({cell.target!r}{named}).load(){options})"
     flags = []
-    for word in cell.options.split() if cell.options != "defaults" else ():
-        name, equals, value = word.partition("=")
-        if value == "false":
-            continue
-        flags.append(f"--{name.replace('_', '-')}" + (f" {value}" if equals else ""))
+    for name, value in cell.given.items():
+        if value is not False:
+            flags.append(f"--{name.replace('_', '-')}" + (f" {value}" if value is not True else ""))
     return " ".join(["torchparity check", cell.target, *flags])
 
 
