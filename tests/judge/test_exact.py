@@ -235,3 +235,46 @@ def test_rounding_to_decimals_rounds() -> None:
 
     assert verdict.status is Status.SAME, verdict.reasons
     assert verdict.exact == ("output[1]",)
+
+
+def of_thirds(x: torch.Tensor) -> torch.Tensor:
+    return x.clone().div_(3)
+
+
+def copied_thirds(x: torch.Tensor) -> torch.Tensor:
+    return torch.zeros_like(x).copy_(x / 3)
+
+
+def reciprocals(x: torch.Tensor) -> torch.Tensor:
+    return (x.abs() + 2.5).reciprocal()
+
+
+def to_the_minus_one(x: torch.Tensor) -> torch.Tensor:
+    return (x.abs() + 2.5) ** -1
+
+
+def between(x: torch.Tensor) -> torch.Tensor:
+    return torch.lerp(x, x.flip(0), 0.3)
+
+
+ROUNDING = [
+    (operation, dtype)
+    for operation in (of_thirds, copied_thirds, reciprocals, to_the_minus_one, between)
+    for dtype in (torch.float64, *DTYPES)
+] + [(of_thirds, torch.complex128), (copied_thirds, torch.complex128)]
+
+
+@pytest.mark.parametrize(("operation", "dtype"), ROUNDING)
+def test_what_rounds_is_not_exact_in_any_dtype_nor_in_place(operation: Callable[..., Any], dtype: torch.dtype) -> None:
+    x = torch.arange(12.0).reshape(3, 4).to(dtype)
+    verdict = check(operation, (x,), exact=True, backend="aot_eager")
+    assert verdict.status is Status.SAME
+    assert "output" not in verdict.exact
+
+
+def test_halves_stay_exact_in_float64_and_in_place() -> None:
+    def halves(x: torch.Tensor) -> torch.Tensor:
+        return x.clone().div_(4).add_(0.5).mul_(3)
+
+    verdict = check(halves, (torch.arange(12.0, dtype=torch.float64),), exact=True, backend="aot_eager")
+    assert "output" in verdict.exact

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import socket
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -21,6 +22,7 @@ from torchparity.workers.pool import Pool
 ALIKE = ("torch", "torchparity")
 # How many cells wait at the cluster beyond those that run: no node is to be idle, and the longest go first.
 AHEAD = 2
+REACH_SECONDS = 10.0
 # How many nodes may die under one cell before nobody wants it.
 RETRIES = 20
 FACTS_LIMITS = Limits(seconds=300.0)
@@ -69,8 +71,9 @@ class Cluster:
         self.base, self.ray = base, imported()
         if not self.ray.is_initialized():
             try:
+                reach(address)
                 self.ray.init(address=address, logging_level=logging.ERROR, log_to_driver=False)
-            except (ConnectionError, ValueError, RuntimeError) as error:
+            except (OSError, ValueError, RuntimeError) as error:
                 raise ResourceError(
                     f"there is no Ray cluster at {address!r}: {error}", hint="start one with `ray start --head`"
                 ) from error
@@ -102,6 +105,13 @@ class Cluster:
     def close(self) -> None:
         """Leave the cluster; what still runs there ends by itself."""
         self.ray.shutdown()
+
+
+def reach(address: str) -> None:
+    """Raise where nobody listens: Ray would wait for two minutes, and then leave the process."""
+    host, _, port = address.rpartition(":")
+    if host and port.isdigit() and "//" not in address:
+        socket.create_connection((host, int(port)), timeout=REACH_SECONDS).close()
 
 
 def answered(cell: Cell, done: Future[Answer], lost: type[Exception]) -> Callable[[Future[dict[str, Any]]], None]:

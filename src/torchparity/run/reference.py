@@ -101,7 +101,7 @@ class Reference(Watch):
         if self.free and discrete and not written_floats:
             self._decide(func, traits, args, kwargs, outputs)
         if not fresh_floats and not written_floats:
-            self._follow_exact(func, traits, args, kwargs, early, fresh)
+            self._follow_exact(func, traits, args, kwargs, early, [*written, *fresh])
             return outputs
         decides = traits.decides and not self.free
         if (traits.random or decides) and traits.name != "native_dropout":
