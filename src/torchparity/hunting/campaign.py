@@ -24,6 +24,8 @@ from torchparity.workers.pool import Pool
 DRAWN = "drawn"
 PROGRAM_SECONDS = 120.0
 TICK = 0.5
+# One of so many workers settles finds.
+SETTLERS = 3
 # How long a find that is being settled may go on when time is up, in seconds.
 AFTERWARDS = 60.0
 
@@ -41,7 +43,7 @@ class Plan:
 
 
 class Campaign:
-    """Draws programs with all workers but one; that one settles finds while there are any."""
+    """Draws programs with most workers; the others settle finds while there are any."""
 
     def __init__(
         self, store: Store, pool: Pool, inquiry: Inquiry, plan: Plan, hear: Callable[[Store], None] | None = None
@@ -51,6 +53,10 @@ class Campaign:
         self.drawn.mkdir(exist_ok=True)
         self.deadline = time.monotonic() + plan.minutes * 60
         self.drawing_done, self.over = threading.Event(), threading.Event()
+        # How many finds are settled at once, and which of them somebody has taken.
+        self.settling = max(1, plan.workers // SETTLERS)
+        self._taken: set[int] = set()
+        self._choosing = threading.Lock()
         self.counts = store.features()
         first = int(store.fact("seed", str(plan.seed)))
         self._left = store.missing_seeds(first)
@@ -62,8 +68,12 @@ class Campaign:
 
     def run(self) -> None:
         """Go on until time is up, or as many programs as were asked for are judged; then settle what is left."""
-        settler = threading.Thread(target=self._settle_finds, name="torchparity-settler", daemon=True)
-        settler.start()
+        settlers = [
+            threading.Thread(target=self._settle_finds, name=f"torchparity-settler-{number}", daemon=True)
+            for number in range(self.settling)
+        ]
+        for settler in settlers:
+            settler.start()
         running: dict[Future[Outcome], list[int]] = {}
         try:
             while running or self._goes_on():
@@ -75,8 +85,8 @@ class Campaign:
                     self._take(running.pop(future), future.result())
                 self._tell()
             self.drawing_done.set()
-            while settler.is_alive() and not self._late(AFTERWARDS):
-                settler.join(timeout=TICK)
+            while any(settler.is_alive() for settler in settlers) and not self._late(AFTERWARDS):
+                self.over.wait(TICK)
                 self._tell()
         finally:
             self.over.set()
@@ -95,8 +105,8 @@ class Campaign:
         return not asked and time.monotonic() < self.deadline
 
     def _hunters(self) -> int:
-        """How many workers draw: all of them, but for one that settles finds where there are some."""
-        return max(1, self.plan.workers - bool(self.store.finds(NEW)))
+        """How many workers draw: all of them, but for those that settle finds where there are some."""
+        return max(1, self.plan.workers - min(self.settling, len(self.store.finds(NEW))))
 
     # --- programs --------------------------------------------------------------------------------
 
@@ -159,7 +169,9 @@ class Campaign:
 
     def _settle_finds(self) -> None:
         while not self.over.is_set() and not self._late():
-            find = self.store.next_find()
+            with self._choosing:
+                find = self.store.next_find(self._taken)
+                self._taken |= {find.seed} if find is not None else set()
             if find is not None:
                 self._settle(find)
             elif self.drawing_done.wait(TICK):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -43,6 +44,7 @@ class Inquiry:
     ) -> None:
         self.store, self.others, self.known, self.budget = store, others, known, budget
         self._scratch = tempfile.TemporaryDirectory(prefix="torchparity-hunt-")
+        self._naming = threading.Lock()
         self.asking = Asking(pool, Path(self._scratch.name))
 
     def close(self) -> None:
@@ -93,6 +95,10 @@ class Inquiry:
         return place
 
     def _name(self, find: Find, answer: Answer, blame: Blame | None) -> None:
+        with self._naming:  # Two finds of one bug must not be two bugs, however near in time they are.
+            self._name_alone(find, answer, blame)
+
+    def _name_alone(self, find: Find, answer: Answer, blame: Blame | None) -> None:
         root = root_of(answer["kind"], blame, find.small, answer["signatures"][0])
         bugs = self.store.bugs()
         for bug in bugs:

@@ -6,7 +6,7 @@ import json
 import sqlite3
 import threading
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -186,10 +186,11 @@ class Store:
         ]
         return [find for find in found if state in (None, find.state)]
 
-    def next_find(self) -> Find | None:
-        """Return the find to look into next: the most severe first, then the oldest."""
+    def next_find(self, taken: Collection[int] = ()) -> Find | None:
+        """Return the find to look into next, of those that nobody has taken: the most severe first, then the oldest."""
         order = [severity.value for severity in reversed(Severity)]
-        return min(self.finds(NEW), key=lambda find: (order.index(find.answer["severity"]), find.seed), default=None)
+        free = [find for find in self.finds(NEW) if find.seed not in taken]
+        return min(free, key=lambda find: (order.index(find.answer["severity"]), find.seed), default=None)
 
     def settle(self, seed: int, state: str, **facts: Any) -> None:
         """Note what became of a find."""
