@@ -14,6 +14,8 @@ from torchparity.records import Status
 from torchparity.request import request_for
 from torchparity.run.target import Target
 from torchparity.verbs.failing import examine
+from torchparity.verbs.programs import minify_program
+from torchparity.workers.pool import Pool
 
 MODEL = """
 import torch
@@ -50,27 +52,10 @@ class Counting(torch.nn.Module):
         return x
 
 
-class Asks(torch.nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.blocks = torch.nn.ModuleList(torch.nn.Linear(8, 8) for _ in range(12))
-
-    def forward(self, x):
-        for place, block in enumerate(self.blocks):
-            x = torch.tanh(block(x)) + x
-            if place == 7 and torch.compiler.is_compiling():
-                x = x * 2
-        return x
-
-
 def counting():
     torch.manual_seed(0)
     return Counting(), (torch.randn(2, 8), torch.tensor(3.0))
 
-
-def asks():
-    torch.manual_seed(0)
-    return Asks(), (torch.randn(2, 8),)
 """
 
 ONCE = """
@@ -135,8 +120,43 @@ def run(*arguments):
     return subprocess.run(command, check=False, capture_output=True, text=True)
 
 
-def test_what_no_graph_shows_is_made_small_as_python(file, tmp_path):
-    done = run("minify", f"{file}:asks", "--backend", "aot_eager", "--out", tmp_path / "small")
+ASKS = """
+import torch
+
+
+class Asks(torch.nn.Module):
+    def __init__(self, blocks):
+        super().__init__()
+        self.blocks = torch.nn.ModuleList(torch.nn.Linear(8, 8) for _ in range(blocks))
+
+    def forward(self, x):
+        for place, block in enumerate(self.blocks):
+            x = torch.tanh(block(x)) + x
+            if place == 1 and torch.compiler.is_compiling():
+                x = x * 2
+        return x
+
+
+def asks():
+    return Asks(BLOCKS), (torch.randn(2, 8),)
+"""
+
+
+def test_a_models_file_is_made_small(tmp_path):
+    place = tmp_path / "asks.py"
+    place.write_text(ASKS.replace("BLOCKS", "2"))
+    with Pool(workers=1, preload=("torchparity.minifier.programs", "torchparity.verbs.jobs")) as pool:
+        small = minify_program(Target(f"{place}:asks"), request_for("check", {"backend": "eager"}), pool)
+    assert small.reproduced == (3, 3)
+    assert len(small.script.strip().splitlines()) <= 15
+    assert "class" not in small.script
+
+
+@pytest.mark.slow
+def test_what_no_graph_shows_is_made_small_as_python(tmp_path):
+    place = tmp_path / "asks.py"
+    place.write_text(ASKS.replace("BLOCKS", "12"))
+    done = run("minify", f"{place}:asks", "--backend", "aot_eager", "--out", tmp_path / "small")
     assert done.returncode == 0, done.stderr
     script = tmp_path / "small" / "repro.py"
     assert len(script.read_text().strip().splitlines()) <= 15
@@ -146,8 +166,7 @@ def test_what_no_graph_shows_is_made_small_as_python(file, tmp_path):
 
 def test_a_graph_that_does_not_run_alone_is_not_what_is_looked_for(tmp_path):
     place = tmp_path / "twice.py"
-    own = MODEL.partition("@register_backend")[0] + ONCE + "class Asks" + MODEL.partition("class Asks")[2]
-    place.write_text(own)
+    place.write_text(MODEL.partition("@register_backend")[0] + ONCE + ASKS.replace("BLOCKS", "2"))
     subject = Target(f"{place}:asks").load()
     found = examine(subject, request_for("check", {"backend": "once"}), tmp_path)
     assert found.verdict.status is Status.DIFFERS
