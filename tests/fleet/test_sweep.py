@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 import xml.etree.ElementTree as ET
+from pathlib import Path
 
 import pytest
 
@@ -416,3 +417,14 @@ def test_a_suite_is_tests_and_reads_the_baseline(folder):
     assert "1 failed, 1 passed, 1 xfailed" in done.stdout, done.stdout
     assert "DIFFERS" in done.stdout
     assert "models.py:small[backend=off_by_one train]" in done.stdout
+
+
+@pytest.mark.slow
+def test_the_worst_that_are_new_are_diagnosed(folder):
+    (folder / "one.toml").write_text('target = { of = "models.py:small", backend = ["eager", "off_by_one"] }\n')
+    summary = torchparity.sweep("one.toml", out="out", workers=1, diagnose_new=1)
+    (wrong,) = summary.failing
+    assert wrong.finding["stage"] == "backend"
+    assert (folder / "out" / wrong.finding["folder"] / "index.html").is_file()
+    assert query(folder / "out", "select folder from findings")[1] == [(wrong.finding["folder"],)]
+    assert Path.cwd() == folder

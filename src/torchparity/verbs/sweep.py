@@ -197,7 +197,7 @@ def diagnosed(cell: Judged, folder: Path) -> dict[str, Any]:
     found = diagnose(target_of(cell.cell), out=folder, **request.given())
     blame, culprit = found.blame, found.located.culprit if found.located is not None else None
     return {
-        "folder": str(folder),
+        "folder": f"{folder.parent.name}/{folder.name}",  # As seen from the page.
         "stage": blame.stage if blame is not None else "",
         "part": blame.part if blame is not None else "",
         "place": culprit.line.partition(" ")[0] if culprit is not None else "",
