@@ -81,15 +81,15 @@ Made = tuple[torch.nn.Module, tuple[Any, ...]]
 
 
 class Plain(torch.nn.Module):
-    """A model of transformers that takes its first argument by name, and gives tensors in a tuple."""
+    """A model of transformers that takes its arguments by name, and gives tensors in a tuple."""
 
-    def __init__(self, model: torch.nn.Module, name: str, **more: Any) -> None:
+    def __init__(self, model: torch.nn.Module, *names: str) -> None:
         super().__init__()
-        self.model, self.name, self.more = model, name, more
+        self.model, self.names = model, names
 
-    def forward(self, given: torch.Tensor) -> Any:
+    def forward(self, *given: torch.Tensor) -> Any:
         """Call the model."""
-        return self.model(**{self.name: given}, **self.more, return_dict=False)
+        return self.model(**dict(zip(self.names, given, strict=True)), return_dict=False)
 
 
 def transformers_model(name: str) -> Made:
@@ -106,8 +106,9 @@ def transformers_model(name: str) -> Made:
     own = TRANSFORMERS[name]
     known = {"vocab_size": WORDS, "pad_token_id": 0, **own} if name == "XLNet" else {**TEXT, **own}
     config = getattr(transformers, f"{NAMES.get(name, name)}Config")(**known)
-    more = {"decoder_input_ids": torch.randint(3, WORDS, (2, 8))} if own is SEQUENCES else {}
-    return Plain(transformers.AutoModel.from_config(config), "input_ids", **more), (torch.randint(3, WORDS, (2, 12)),)
+    inputs = {"input_ids": torch.randint(3, WORDS, (2, 12))}
+    inputs |= {"decoder_input_ids": torch.randint(3, WORDS, (2, 8))} if own is SEQUENCES else {}
+    return Plain(transformers.AutoModel.from_config(config), *inputs), tuple(inputs.values())
 
 
 # Where the name of a configuration is spelt in another way.

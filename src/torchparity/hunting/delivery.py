@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,16 +26,21 @@ PROGRAM, ISSUE, FACTS = "program.py", "issue.md", "bug.json"
 SINCE = "since.json"
 
 
-def deliver(
-    folder: Path,
-    bug: Bug,
-    find: Find,
-    answer: Mapping[str, Any],
-    shown: Shown | None,
-    since: Since | None,
-    environment: Mapping[str, Any],
-) -> Path:
+@dataclass(frozen=True, kw_only=True)
+class Found:
+    """A bug with all that its folder tells: its find, the answer of the judge, the script, since when, and where."""
+
+    bug: Bug
+    find: Find
+    answer: Mapping[str, Any]
+    environment: Mapping[str, Any]
+    shown: Shown | None = None
+    since: Since | None = None
+
+
+def deliver(folder: Path, found: Found) -> Path:
     """Write a bug's folder whole, or not at all; return it."""
+    bug, find, shown, since = found.bug, found.find, found.shown, found.since
     place = folder / BUGS / bug.name
     half = place.with_name(f".{bug.name}")
     shutil.rmtree(half, ignore_errors=True)
@@ -44,7 +50,7 @@ def deliver(
         (half / SCRIPT).write_text(shown.text, encoding="utf-8")
     if since is not None:
         write_data(since_data(since), half / SINCE)
-    (half / ISSUE).write_text(issue_text(bug, find, answer, shown, since, environment), encoding="utf-8")
+    (half / ISSUE).write_text(issue_text(found), encoding="utf-8")
     facts: dict[str, Any] = {
         "name": bug.name, "kind": bug.kind, "stage": bug.stage, "part": bug.part, "switch": dict(bug.switch),
         "severity": bug.severity, "known": bug.known, "seed": find.seed, "options": dict(find.options),
@@ -55,15 +61,9 @@ def deliver(
     return place
 
 
-def issue_text(
-    bug: Bug,
-    find: Find,
-    answer: Mapping[str, Any],
-    shown: Shown | None,
-    since: Since | None,
-    environment: Mapping[str, Any],
-) -> str:
+def issue_text(found: Found) -> str:
     """Return a report that says what PyTorch's template for compiler bugs asks for."""
+    bug, find, answer, shown = found.bug, found.find, found.answer, found.shown
     where = STAGES.get(bug.stage, bug.stage.replace("_", " ")) + (f": `{bug.part}`" if bug.part else "")
     cure = ", ".join(f"`{name} = {value!r}`" for name, value in bug.switch.items())
     blame = f"It comes from {where}." + (f" It goes away with {cure}." if cure else "")
@@ -80,17 +80,15 @@ def issue_text(
         judged += ["", f"The difference {beyond} the default tolerances of `torch.testing.assert_close`."]
     else:
         judged += ["", "No script of torch alone shows it; `torchparity check program.py:make --exact` does."]
-    found = (
-        f"Found by `torchparity hunt`, seed {find.seed}; a generated program of {len(find.text.splitlines())} lines "
-    )
-    found += f"was made small by {find.questions} questions. Compiled with {dict(find.options) or 'defaults'}."
+    how = f"Found by `torchparity hunt`, seed {find.seed}; a generated program of {len(find.text.splitlines())} lines "
+    how += f"was made small by {find.questions} questions. Compiled with {dict(find.options) or 'defaults'}."
     return write_issue(
         title=bug.title,
         script=shown.text if shown is not None else bug.text,
         output=shown.output if shown is not None else "",
-        environment=environment,
+        environment=found.environment,
         judged="\n".join(judged),
         blame=blame,
-        since=since,
-        found=found + (f" Known upstream: #{bug.known}." if bug.known else ""),
+        since=found.since,
+        found=how + (f" Known upstream: #{bug.known}." if bug.known else ""),
     )

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from torchparity.hunting.delivery import deliver
+from torchparity.hunting.delivery import Found, deliver
 from torchparity.hunting.jobs import Answer, request_of, told
 from torchparity.hunting.roots import Known, name_of, program_calls, root_of, same_root, sort_of
 from torchparity.hunting.store import GONE, LIKELY, SETTLED, UNSHOWN, Bug, Find, Store
@@ -122,7 +122,9 @@ class Inquiry:
             script = Path(self._scratch.name) / f"{bug.name}.py"
             script.write_text(shown.text, encoding="utf-8")
             since = self.others.since(script)
-        deliver(self.store.folder, bug, find, answer, shown, since, environment(torch.device("cpu")))
+        where = environment(torch.device("cpu"))
+        found = Found(bug=bug, find=find, answer=answer, environment=where, shown=shown, since=since)
+        deliver(self.store.folder, found)
         self.store.add_bug(bug)
         self.store.settle(find.seed, SETTLED if shown is not None else UNSHOWN, bug=bug.name)
 

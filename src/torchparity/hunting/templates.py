@@ -5,6 +5,7 @@
     {dim} a dimension     {size} an index into it {k} a small number, {p} a positive one {s} a Python scalar
     {dtype} {flag} {slice} {shape} {reshape} {order} speak for themselves
 
+Operations on lists of tensors have no names but those that begin with `_foreach`: they are text of programs here.
 A line that eager refuses is thrown away; what eager leaves undefined is named in `UNDEFINED`.
 """
 
@@ -334,9 +335,9 @@ WRITES = lines("""
     {w}.swapaxes_(0, -1)
 """)
 
-# Python around the tensors: breaks, state that lives outside of the function.
+# Python around the tensors: breaks (Dynamo does not trace `print`), state that lives outside of the function.
 PYTHON = lines("""
-    torch._dynamo.graph_break()
+    print(end="")
     seen.append({x}.shape[0])
     seen.append({k})
     state["count"] = state.get("count", 0) + {p}
@@ -352,8 +353,6 @@ UNDEFINED = {
     "out of range": "a cast of a value that the dtype cannot hold",
     "not finite": "Inf or NaN, which are asked for by themselves",
     "too large": "values so large that nothing stays exact",
-    "overlapping": "a write through elements that share memory",
-    "repeated": "a write to one place from several",
     "refused": "eager raises",
     "no gradient": "eager cannot go backwards through it: it is judged without gradients",
 }

@@ -148,7 +148,7 @@ def error_line(output: str) -> str:
 
 
 def error_name(line: str) -> str:
-    """Return the name of an exception without its module: InductorError of torch._inductor.exc.InductorError: ..."""
+    """Return the name of an exception without its module: InductorError of package.module.InductorError: ..."""
     return line.partition(":")[0].strip().rpartition(".")[2]
 
 

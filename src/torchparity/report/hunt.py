@@ -44,6 +44,7 @@ STATES = {
     "likely": "looks like a bug that was verified often enough, and was not looked into",
     "gone": "was not seen again when it was judged once more",
     "new": "waits to be looked into",
+    "stuck": "could not be settled; its note says why",
 }
 STATUSES = ("same", "differs", "unknown", "error")
 
