@@ -5,9 +5,11 @@ from collections import Counter
 import pytest
 import torch
 
-from torchparity.hunting.grammar import Undefined, Writer, refuse_useless, shares_elements
+from torchparity.hunting.grammar import Writer
 from torchparity.hunting.roots import calls_in, program_calls
+from torchparity.hunting.scope import Undefined, refuse_useless, shares_elements
 from torchparity.hunting.templates import TEMPLATES, UNDEFINED
+from torchparity.run.target import as_subject
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 TEXT = """
@@ -25,8 +27,8 @@ def make():
 def run(text):
     namespace = {}
     exec(text, namespace)
-    function, inputs = namespace["make"]()
-    return function(*inputs), inputs
+    subject = as_subject(namespace["make"], "make")
+    return [(subject.model(*args, **kwargs), args) for args, kwargs in subject.calls()]
 
 
 def leaves(found):
@@ -81,9 +83,25 @@ def test_what_is_left_out_has_a_reason(drawn):
 def test_there_is_something_of_everything(drawn):
     texts = "\n".join(program.text for program in drawn[0])
     for wanted in ("requires_grad_()", ".mT", "channels_last", "[..., ::2]", "torch.uint8", "torch.bool", "float16",
-                   "torch.complex", "expand(", "_(", "if ", "view(0", "view(())", ".detach()["):  # fmt: skip
+                   "torch.complex", "expand(", "_(", "if ", "view(0", "view(())", ".detach()[", "torch.nn.Module",
+                   "register_buffer", "torch.nn.Parameter", "input_sets"):  # fmt: skip
         assert wanted in texts, wanted
-    assert {tuple(program.options) for program in drawn[0]} >= {(), ("dynamic",), ("config",), ("no_grad",)}
+    assert {tuple(program.options) for program in drawn[0]} >= {(), ("dynamic",), ("config",), ("no_grad",), ("mode",)}
+
+
+def test_what_the_compiler_seldom_does_is_wanted_more():
+    form = next(template.name for template in TEMPLATES if template.table == "view")
+    plain = sum(form in Writer(seed).write().features for seed in range(150))
+    liked = sum(form in Writer(seed, liked={form: 50.0}).write().features for seed in range(150))
+    assert liked > 2 * plain
+
+
+def test_special_values_are_asked_for():
+    texts = [Writer(seed, special=True).write().text for seed in range(60)]
+    assert any("float('nan')" in text for text in texts)
+    assert not any("float('nan')" in Writer(seed).write().text for seed in range(60))
+    for text in texts:
+        run(text)
 
 
 @pytest.mark.parametrize(

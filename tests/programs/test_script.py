@@ -58,3 +58,55 @@ def test_arguments_that_have_no_name_get_one():
 def test_what_is_no_pair_has_no_script(text):
     assert pieces_of(text) is None
     assert list(scripts(text, "value", (), request_for("check", {}))) == []
+
+
+MODULE = """
+import torch
+
+class Program(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.b = torch.nn.Parameter(torch.ones(2))
+        self.register_buffer("seen", torch.zeros(()))
+
+    def forward(self, a):
+        self.seen.add_(1)
+        return a * self.b
+
+def make():
+    return Program(), (torch.ones(2),)
+"""
+CALLS = """
+import torch
+import torchparity
+
+def program(a):
+    return a * 2
+
+def make():
+    a = torch.ones(3)
+    return torchparity.Subject(program, input_sets=[(a,), (a[:2].clone(),)])
+"""
+
+
+def test_a_module_shows_its_gradients_and_its_buffers():
+    pieces = pieces_of(MODULE)
+    assert (pieces.function, pieces.module, pieces.made[-1]) == ("module", True, "module = Program()")
+    gradients = next(scripts(MODULE, "value", ("grad.b",), request_for("check", {}))).text
+    buffers = next(scripts(MODULE, "value", ("buffer.seen",), request_for("check", {}))).text
+    assert "*module.parameters()" in gradients
+    assert "module.buffers()" in buffers
+    for text in (gradients, buffers):
+        exec(compile(text.replace("torch.compile", "(lambda function: function)"), "repro.py", "exec"), {})
+
+
+def test_several_calls_are_made_of_one_wrapped_function():
+    pieces = pieces_of(CALLS)
+    assert pieces.calls == [["a"], ["x"]]
+    for leaf in ("output", "input.args[0]", "grad.args[0]"):
+        text = next(scripts(CALLS, "value", (leaf,), request_for("check", {}))).text
+        assert "wrapped = wrap(program)" in text
+        assert "torchparity" not in text
+        compile(text, "repro.py", "exec")
+    text = next(scripts(CALLS, "value", ("output",), request_for("check", {}))).text
+    exec(compile(text.replace("torch.compile", "(lambda function: function)"), "repro.py", "exec"), {})

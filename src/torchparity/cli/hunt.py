@@ -37,6 +37,14 @@ Since = Annotated[
     list[str] | None,
     typer.Option("--since", help="A release of torch to run each new script in; repeatable.", show_default=False),
 ]
+Around = Annotated[
+    str | None,
+    typer.Option("--around", help="A model, as file.py:name: vary stretches of its graphs.", show_default=False),
+]
+Operators = Annotated[
+    bool, typer.Option("--operators/--no-operators", help="Begin with samples of PyTorch's operator database, too.")
+]
+Special = Annotated[bool, typer.Option("--special", help="Put Inf, NaN, -0.0 and extreme values into inputs.")]
 Backend = Annotated[str, typer.Option("--backend", help="What compiles the programs.")]
 
 
@@ -49,6 +57,9 @@ def hunt(
     workers: Workers = 2,
     known: Known = None,
     since: Since = None,
+    around: Around = None,
+    operators: Operators = True,
+    special: Special = False,
     backend: Backend = "inductor",
     quiet: Quiet = False,
 ) -> None:
@@ -74,6 +85,9 @@ def hunt(
             resume=resume is not None,
             known=known,
             releases=since or (),
+            around=around,
+            operators=operators,
+            special=special,
             options={"backend": backend} if backend != "inductor" else {},
             hear=watcher.hear,
         )
@@ -89,6 +103,13 @@ def hunt(
     console.print(
         f"{judged.total()} programs ({told}); {len(bugs)} bugs in {folder}/bugs", markup=False, highlight=False
     )
+    waiting = len(store.finds("new"))
+    if waiting:
+        console.print(
+            f"{waiting} finds are not looked into yet: `torchparity hunt --resume {folder}` goes on",
+            markup=False,
+            highlight=False,
+        )
     console.print(f"page: {page}", markup=False, highlight=False)
     raise typer.Exit(1 if bugs else 0)
 

@@ -7,14 +7,17 @@ import json
 import shutil
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass, field
 from typing import Any
 
 from torchparity.compilers.written import request_to_json
+from torchparity.hunting.grammar import PAIR
 from torchparity.hunting.inquiry import Inquiry
-from torchparity.hunting.jobs import BATCH_JOB, Answer, answer_of, mistaken, request_of
+from torchparity.hunting.jobs import BATCH_JOB, FIRED, Answer, answer_of, mistaken, request_of
+from torchparity.hunting.openings import FILE as OPENINGS
+from torchparity.hunting.operators import OPERATORS_JOB
 from torchparity.hunting.store import NEW, STUCK, Find, Store
 from torchparity.judge.isolated import phase_of
 from torchparity.minifier.programs import PROGRAM_JOB
@@ -22,7 +25,10 @@ from torchparity.workers.outcome import Ending, Limits, Outcome
 from torchparity.workers.pool import Pool
 
 DRAWN = "drawn"
+# How fast it is forgotten that a form made something rare fire.
+WEARING = 0.3
 PROGRAM_SECONDS = 120.0
+OPERATORS_SECONDS = 600.0
 TICK = 0.5
 # One of so many workers settles finds.
 SETTLERS = 3
@@ -32,7 +38,11 @@ AFTERWARDS = 60.0
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """How long a campaign goes on, from which seed, with how many programs at once, compiled how."""
+    """How long a campaign goes on, from which seed, with how many programs at once, compiled how.
+
+    So large a share of the programs begins with one of the openings in the campaign's folder, once they are there;
+    `operators` makes them of PyTorch's database. `special` puts Inf, NaN, -0.0 and extremes into inputs.
+    """
 
     minutes: float = 10.0
     programs: int | None = None
@@ -40,6 +50,9 @@ class Plan:
     workers: int = 2
     batch: int = 8
     options: Mapping[str, Any] = field(default_factory=dict)
+    share: float = 0.0
+    operators: bool = False
+    special: bool = False
 
 
 class Campaign:
@@ -58,6 +71,7 @@ class Campaign:
         self._taken: set[int] = set()
         self._choosing = threading.Lock()
         self.counts = store.features()
+        self.liked: dict[str, float] = {}
         first = int(store.fact("seed", str(plan.seed)))
         self._left = store.missing_seeds(first)
         self._next = store.next_seed(first)
@@ -75,6 +89,7 @@ class Campaign:
         for settler in settlers:
             settler.start()
         running: dict[Future[Outcome], list[int]] = {}
+        reading = self._read_operators()
         try:
             while running or self._goes_on():
                 while self._goes_on() and len(running) < self._hunters():
@@ -90,7 +105,16 @@ class Campaign:
                 self._tell()
         finally:
             self.over.set()
+            if reading is not None:
+                reading.cancel()
             shutil.rmtree(self.drawn, ignore_errors=True)
+
+    def _read_operators(self) -> Future[Outcome] | None:
+        """Let a worker write the openings of PyTorch's operators, while the others draw without them."""
+        if not self.plan.operators or (self.store.folder / OPENINGS).is_file():
+            return None
+        payload = {"folder": str(self.store.folder.resolve())}
+        return self.pool.submit(OPERATORS_JOB, payload, limits=Limits(seconds=OPERATORS_SECONDS))
 
     def _tell(self) -> None:
         if self.hear is not None:
@@ -124,7 +148,9 @@ class Campaign:
     def _submit(self, seeds: list[int]) -> Future[Outcome]:
         payload = {
             "seeds": seeds, "folder": str(self.drawn.resolve()), "counts": dict(self.counts),
-            "options": dict(self.plan.options),
+            "liked": dict(self.liked),
+            "options": dict(self.plan.options), "openings": str((self.store.folder / OPENINGS).resolve()),
+            "share": self.plan.share, "special": self.plan.special,
         }  # fmt: skip
         return self.pool.submit(BATCH_JOB, payload, limits=Limits(seconds=PROGRAM_SECONDS * len(seeds)))
 
@@ -160,10 +186,19 @@ class Campaign:
         place = self.drawn / f"{seed}.py"
         text = place.read_text(encoding="utf-8") if place.is_file() else ""
         if self.store.add(seed, answer, text, time.time()):
-            self.counts.update(answer.get("features", ()))
+            features = list(answer.get("features", ()))
+            self.counts.update(features)
+            self._like(features)
         for suffix in (".json", ".facts", ".py"):
             with contextlib.suppress(OSError):
                 place.with_suffix(suffix).unlink()
+
+    def _like(self, features: Sequence[str]) -> None:
+        """Want more of the forms in a program that has moved rare counters of the compiler; it wears off."""
+        worth = sum(1.0 / self.counts[name] for name in features if name.startswith(FIRED))
+        for name in features:
+            if not name.startswith((FIRED, PAIR)):
+                self.liked[name] = (1 - WEARING) * self.liked.get(name, 0.0) + WEARING * worth
 
     # --- finds -----------------------------------------------------------------------------------
 

@@ -9,29 +9,37 @@ import random
 import re
 import warnings
 from collections import Counter
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 
+from torchparity.hunting.forms import CHANGES, GRADIENT, Sketch, as_calls, as_function, as_module
 from torchparity.hunting.inputs import drawn_input
+from torchparity.hunting.openings import Opening, varied
+from torchparity.hunting.scope import MOST_ELEMENTS, Scope, Undefined, refuse_useless, runs, shares_elements, storage
 from torchparity.hunting.templates import TEMPLATES, Template
 
 DTYPES = ("float32", "float64", "bfloat16", "float16", "int64", "int32", "int16", "int8", "uint8", "bool")
 LINES = (2, 9)
+# How many lines come after an opening.
+FURTHER = (0, 3)
 TRIES = 12
-MOST_ELEMENTS = 4096
-LARGEST = {True: 1.0e4, False: 2.0**24}
+# Values of a stretch of a model may be as large as this.
+MOST_OF_A_MODEL = 1 << 18
 HOLE = re.compile(r"\{(\w+?)(0?)\}")
 RESULT = "r"
-GRADIENT = ".requires_grad_()"
 WRITES = "write"
-RANGES = {torch.uint8: (0, 255), torch.int8: (-128, 127), torch.int16: (-32768, 32767)}
+# A feature that is an operation with the dtype of its first operand.
+PAIR = "with:"
+# How many of a hundred programs are a module that holds some of its inputs, and how many are called several times.
+MODULES, CALLS = 10, 8
 # What a program is compiled with beside the defaults, and how often of a hundred.
 VARIANTS: tuple[tuple[int, dict[str, Any]], ...] = (
-    (70, {}),
+    (68, {}),
     (14, {"dynamic": True}),
+    (2, {"mode": "max-autotune-no-cudagraphs"}),
     (4, {"config": {"inductor.epilogue_fusion": False}}),
     (4, {"config": {"inductor.implicit_fallbacks": True, "inductor.max_fusion_size": 1}}),
     (4, {"config": {"inductor.cpp.simdlen": 1}}),
@@ -48,42 +56,31 @@ class Program:
     features: tuple[str, ...]
 
 
-@dataclass
-class Scope:
-    """The values that a program has so far, and the lines that made them."""
-
-    inputs: dict[str, str]
-    lines: list[str] = field(default_factory=list)
-    values: dict[str, Any] = field(default_factory=dict)
-    namespace: dict[str, Any] = field(default_factory=dict)
-
-    def run_again(self) -> None:
-        """Run everything from the start."""
-        self.namespace = {"torch": torch, "seen": [], "state": {}}
-        for name, text in self.inputs.items():
-            exec(f"{name} = {text}", self.namespace)
-        for line in self.lines:
-            exec(line, self.namespace)
-        self.refresh()
-
-    def refresh(self) -> None:
-        """Look up the tensors that there are now."""
-        self.values = {name: value for name, value in self.namespace.items() if isinstance(value, torch.Tensor)}
-
-
-class Undefined(Exception):
-    """A line whose result eager does not define, or that is of no use here."""
-
-
 class Writer:
-    """Draws one program. What is rare, by the counts that it is given, is drawn more often."""
+    """Draws one program. What is rare, by the counts that it is given, is drawn more often.
 
-    def __init__(self, seed: int, counts: Mapping[str, int] | None = None) -> None:
+    `liked` says which forms are wanted beyond that. `openings` are what a share of the programs begins with; `special`
+    puts Inf, NaN, -0.0 and extremes into inputs.
+    """
+
+    def __init__(
+        self,
+        seed: int,
+        counts: Mapping[str, int] | None = None,
+        *,
+        liked: Mapping[str, float] | None = None,
+        openings: Sequence[Opening] = (),
+        share: float = 0.0,
+        special: bool = False,
+    ) -> None:
         self.random = random.Random(seed)
         self.counts = Counter(counts or {})
+        self.liked = liked or {}
+        self.openings, self.share, self.special = openings, share, special
         self.left_out: Counter[str] = Counter()
         self.features: list[str] = []
         self._chosen: dict[str, str] = {}
+        self._most = MOST_ELEMENTS
 
     def write(self) -> Program:
         """Return a program."""
@@ -93,18 +90,44 @@ class Writer:
 
     def _written(self) -> Program:
         torch.manual_seed(0)
-        names = "abcd"[: self.random.choice((1, 1, 2, 2, 3))]
-        scope = Scope(inputs={})
-        for name in names:
-            scope.inputs[name] = drawn_input(self.random, [name for name, value in scope.values.items() if value.dim()])
-            scope.run_again()
-        for _ in range(self.random.randint(*LINES)):
+        scope = self._opened() if self.openings and self.random.random() < self.share else None
+        lines = FURTHER if scope is not None else LINES
+        scope = scope or self._with_inputs()
+        for _ in range(self.random.randint(*lines)):
             self._add_line(scope)
-        text = self._printed(scope)
-        if GRADIENT in text and not differentiable(text):
-            self.left_out["no gradient"] += 1
-            text = text.replace(GRADIENT, "")
-        return Program(text=text, options=self._options(), features=tuple(self.features))
+        return Program(text=self._text(scope), options=self._options(), features=tuple(self.features))
+
+    def _with_inputs(self) -> Scope:
+        """Return a scope with inputs that were drawn."""
+        scope = Scope()
+        for name in "abcd"[: self.random.choice((1, 1, 2, 2, 3))]:
+            others = [name for name, value in scope.values.items() if value.dim()]
+            scope.inputs[name] = drawn_input(self.random, others, special=self.special)
+            scope.run_again()
+        return scope
+
+    def _opened(self) -> Scope | None:
+        """Return a scope with an opening, varied so that eager still takes it; None where it takes none."""
+        weights = [self._weight(opening.name) for opening in self.openings]
+        for attempt in range(TRIES):
+            opening = self.random.choices(self.openings, weights)[0]
+            inputs, lines = varied(opening, self.random, boldness=1 - attempt / TRIES)
+            scope = Scope(inputs=inputs, lines=lines, imports=opening.imports)
+            try:
+                scope.run_again()
+                given = {name: scope.values[name] for name in inputs if name in scope.values}
+                for name, value in scope.values.items():
+                    if name not in given:
+                        refuse_useless(value, given, most=MOST_OF_A_MODEL)
+            except Undefined as reason:
+                self.left_out[str(reason)] += 1
+            except Exception:  # noqa: BLE001 - whatever eager has against it
+                self.left_out["refused"] += 1
+            else:
+                self.features.append(opening.name)
+                self._most = MOST_OF_A_MODEL
+                return scope
+        return None
 
     def _options(self) -> dict[str, Any]:
         weights = [share for share, _ in VARIANTS]
@@ -114,23 +137,36 @@ class Writer:
 
     def _add_line(self, scope: Scope) -> None:
         for _ in range(TRIES):
-            template = self._template()
             try:
-                line = self._filled(template, scope)
+                # Of two lines the one whose operation is rarer with operands of its dtype.
+                drawn = [self._drawn(scope) for _ in range(2)]
+                line, template, pair = min(drawn, key=lambda entry: self.counts[entry[2]])
                 self._adopt(scope, line, template)
             except Undefined as reason:
                 self.left_out[str(reason)] += 1
                 scope.run_again()
                 continue
-            self.features.append(template.name)
+            self.features += [template.name, pair]
             return
+
+    def _drawn(self, scope: Scope) -> tuple[str, Template, str]:
+        """Return a line, its template, and what tells its operation and the dtype of its first operand."""
+        template = self._template()
+        line = self._filled(template, scope)
+        first = self._chosen.get("first")
+        dtype = str(scope.values[first].dtype).removeprefix("torch.") if first is not None else ""
+        return line, template, f"{PAIR}{template.name}/{dtype}"
 
     def _template(self) -> Template:
         table = self.random.choices(
             ("view", "pointwise", "reduction", "indexing", "write", "layer", "python"), (18, 26, 17, 12, 16, 15, 2)
         )[0]
         forms = [template for template in TEMPLATES if template.table == table]
-        return self.random.choices(forms, [1.0 / (1 + self.counts[form.name]) ** 0.5 for form in forms])[0]
+        return self.random.choices(forms, [self._weight(form.name) for form in forms])[0]
+
+    def _weight(self, name: str) -> float:
+        """Return how much a form is wanted: what is rare, and what makes rare parts of the compiler fire."""
+        return float((1.0 + self.liked.get(name, 0.0)) / (1 + self.counts[name]) ** 0.5)
 
     def _filled(self, template: Template, scope: Scope) -> str:
         self._chosen = {}
@@ -165,7 +201,7 @@ class Writer:
         scope.refresh()
         try:
             for value in [result] if result is not None else list(scope.values.values()):
-                refuse_useless(value, before)
+                refuse_useless(value, before, special=self.special, most=self._most)
         except Undefined:
             scope.lines.pop()
             raise
@@ -261,18 +297,36 @@ class Writer:
 
     # --- the text --------------------------------------------------------------------------------
 
-    def _printed(self, scope: Scope) -> str:
+    def _text(self, scope: Scope) -> str:
+        """Return a program's text: in one of the rarer forms where eager takes it, with gradients where it can."""
         returned = self._returned(scope)
-        body = "\n".join(f"    {line}" for line in [*scope.lines, f"return {returned}"])
-        used = [name for name in scope.inputs if re.search(rf"\b{name}\b", body)] or list(scope.inputs)[:1]
-        for name in reversed(scope.inputs):  # An input may be a view of another one.
-            if any(re.search(rf"\b{name}\b", scope.inputs[other]) for other in used) and name not in used:
-                used.insert(0, name)
-        made = "\n".join(f"    {name} = {scope.inputs[name]}" for name in scope.inputs if name in used)
-        names = ", ".join(name for name in scope.inputs if name in used)
-        outside = [f"{name} = {empty}" for name, empty in (("seen", "[]"), ("state", "{}")) if name in body]
-        head = "\n".join(["import torch", "", *outside, *([""] if outside else [])])
-        return f"{head}\ndef program({names}):\n{body}\n\n\ndef make():\n{made}\n    return program, ({names},)\n"
+        sketch = Sketch(inputs=scope.inputs, lines=scope.lines, returned=returned, imports=scope.imports)
+        plain, (form, text) = as_function(sketch), self._in_a_form(sketch)
+        if form and runs(text, backward=GRADIENT in text or "Parameter" in text):
+            self.features.append(form)
+            return text
+        if GRADIENT not in plain or runs(plain, backward=True):
+            return plain
+        self.left_out["no gradient"] += 1
+        return plain.replace(GRADIENT, "")
+
+    def _in_a_form(self, sketch: Sketch) -> tuple[str, str]:
+        """Return a form that is drawn, and the text in it: a module with state, several calls; mostly none."""
+        chance = self.random.random() * 100
+        free = sketch.independent
+        if chance < MODULES and len(sketch.used) > 1 and free:
+            held = self.random.sample(free, min(len(sketch.used) - 1, self.random.choice((1, 1, 2)), len(free)))
+            return "form:module", as_module(sketch, [name for name in sketch.used if name in held])
+        if MODULES <= chance < MODULES + CALLS and free:
+            changes = [self._change(free) for _ in range(self.random.choice((1, 1, 2)))]
+            return "form:calls", as_calls(sketch, changes)
+        return "", ""
+
+    def _change(self, names: Sequence[str]) -> dict[str, str]:
+        """Return what the inputs of another call are made of: all of them changed in one way, or one of them."""
+        change = self.random.choice(CHANGES)
+        chosen = names if self.random.random() < 0.6 else [self.random.choice(names)]
+        return dict.fromkeys(chosen, change)
 
     def _returned(self, scope: Scope) -> str:
         made = [name for name in scope.values if name not in scope.inputs]
@@ -308,52 +362,3 @@ NUMBERS: dict[str, Callable[[Writer], str]] = {
     "order": Writer._order,
     "reshape": Writer._reshaped,
 }
-
-
-def differentiable(text: str) -> bool:
-    """Tell whether eager can go backwards through a program."""
-    namespace: dict[str, Any] = {}
-    try:
-        exec(text, namespace)
-        function, inputs = namespace["make"]()
-        found = function(*inputs)
-        results = found if isinstance(found, tuple) else (found,)
-        floats = [part for part in results if isinstance(part, torch.Tensor) and part.requires_grad]
-        if floats:
-            torch.autograd.backward([part.sum() for part in floats])
-    except Exception:  # noqa: BLE001 - whatever eager has against it
-        return False
-    return True
-
-
-def storage(value: torch.Tensor) -> int:
-    """Return what tells a tensor's memory from another's."""
-    return value.untyped_storage().data_ptr()
-
-
-def shares_elements(value: torch.Tensor) -> bool:
-    """Tell whether two elements of a tensor lie at one place."""
-    places = torch.zeros(1, dtype=torch.int64)
-    for size, stride in zip(value.shape, value.stride(), strict=True):
-        places = (places[:, None] + torch.arange(size)[None] * stride).reshape(-1)
-    return bool(places.unique().numel() != places.numel())
-
-
-def refuse_useless(value: torch.Tensor, operands: Mapping[str, torch.Tensor]) -> None:
-    """Raise for what eager does not define, or what is too large to stay exact."""
-    if value.numel() > MOST_ELEMENTS or value.dim() > 6:
-        raise Undefined("too large")
-    if value.numel() == 0 or value.dtype is torch.bool:
-        return
-    plain = value.detach()
-    if plain.is_complex():
-        plain = torch.view_as_real(plain.resolve_conj())
-    if plain.is_floating_point() and not bool(torch.isfinite(plain).all()):
-        raise Undefined("not finite")
-    if float(plain.double().abs().max()) > LARGEST[plain.is_floating_point()]:
-        raise Undefined("too large")
-    if value.dtype in RANGES:
-        low, high = RANGES[value.dtype]
-        floats = [operand for operand in operands.values() if operand.is_floating_point() and operand.numel()]
-        if any(float(operand.min()) < low or float(operand.max()) > high for operand in floats):
-            raise Undefined("out of range")

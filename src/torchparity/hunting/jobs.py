@@ -9,8 +9,10 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from torchparity import torchapi
 from torchparity.errors import ParityError
 from torchparity.hunting.grammar import Writer
+from torchparity.hunting.openings import read_openings
 from torchparity.judge.isolated import phase_of, verdict_of
 from torchparity.minifier.programs import judged_program, quiet, telling
 from torchparity.programs.script import HANGS
@@ -24,30 +26,34 @@ BATCH_JOB = "torchparity.hunting.jobs:batch_job"
 PRELOAD = ("torchparity.hunting.jobs",)
 # What a hunt says of a program beside same, differs and unknown: the checker itself failed.
 ERROR = "error"
+# A feature that is a counter of the compiler which a program has moved: a pass, a pattern, a fallback.
+FIRED = "fired:"
 
 
 def batch_job(payload: dict[str, Any], announce: Announce) -> None:
     """Draw programs from seeds and judge each: its text is on disk before it runs, its answer when it was judged."""
     quiet()
     folder = Path(payload["folder"])
+    openings = read_openings(Path(payload["openings"]))
     for seed in payload["seeds"]:
         tell = telling(announce, str(seed))
         tell(Progress(run=0, runs=0, name="drawing"))
         place = folder / f"{seed}.py"
-        writer = Writer(seed, payload["counts"])
+        writer = Writer(seed, payload["counts"], openings=openings, share=payload["share"], special=payload["special"])
         program = writer.write()
         options = {**program.options, **payload["options"]}
         facts = {"seed": seed, "features": program.features, "left_out": dict(writer.left_out), "options": options}
         place.with_suffix(".facts").write_text(json.dumps(facts), encoding="utf-8")
         place.write_text(program.text, encoding="utf-8")
-        began = time.perf_counter()
+        began, before = time.perf_counter(), torchapi.compiler_counts()
         try:
             found = told(judged_program(place, request_of(options), tell))
         except ParityError as error:
             found = mistaken(error.message)
         except Exception as error:  # noqa: BLE001 - an error of ours is an answer of its own, and is counted as such
             found = mistaken(f"{type(error).__name__}: {error}")
-        found |= {**facts, "seconds": time.perf_counter() - began}
+        fired = [f"{FIRED}{name}" for name in torchapi.compiler_counts() - before]
+        found |= {**facts, "features": [*program.features, *fired], "seconds": time.perf_counter() - began}
         place.with_suffix(".json").write_text(json.dumps(found), encoding="utf-8")
 
 

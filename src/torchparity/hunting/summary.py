@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from torchparity.hunting.delivery import BUGS, ISSUE, SINCE
+from torchparity.hunting.grammar import PAIR
 from torchparity.hunting.roots import Known, read_known
 from torchparity.hunting.store import LIKELY, SETTLED, UNSHOWN, Bug, Find, Store
 from torchparity.hunting.templates import TEMPLATES, UNDEFINED
@@ -121,6 +122,7 @@ def forms(programs: Sequence[Mapping[str, Any]]) -> tuple[HuntForm, ...]:
         if program["status"] == Status.DIFFERS.value:
             differing.update(set(program["features"]))
     names = dict.fromkeys([*(template.name for template in TEMPLATES), *lines])
+    names = {name: None for name in names if not name.startswith(PAIR)}
     return tuple(
         HuntForm(
             table=name.partition(":")[0],

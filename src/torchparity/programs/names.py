@@ -87,7 +87,7 @@ def _without_parameter(original: ast.Module, name: str, place: int) -> ast.Modul
 
 
 def _drop_argument(node: Any, name: str, place: int) -> None:
-    """From a call of a function, or from the tuple `(function, (a, b))` that a factory returns."""
+    """From a call of a function, or from what a factory returns: `function, (a, b)`, or a subject of several calls."""
     if isinstance(node, ast.Call):
         called = node.func.id if isinstance(node.func, ast.Name) else getattr(node.func, "attr", "")
         if called == name and len(node.args) > place:
@@ -96,6 +96,10 @@ def _drop_argument(node: Any, name: str, place: int) -> None:
         first = node.elts[0]
         if isinstance(first, ast.Name) and first.id == name and len(node.elts[1].elts) > place:
             del node.elts[1].elts[place]
+    if isinstance(node, ast.Call) and node.args and isinstance(node.args[0], ast.Name) and node.args[0].id == name:
+        for entry in (entry for keyword in node.keywords for entry in getattr(keyword.value, "elts", ())):
+            if isinstance(entry, ast.Tuple) and len(entry.elts) > place:
+                del entry.elts[place]
 
 
 def called_bodies(tree: ast.Module) -> Iterator[Change]:

@@ -16,13 +16,16 @@ from torchparity.records import Kind
 from torchparity.request import Request
 
 FACTORY = "make"
+# What a factory returns whose function is called several times.
+SUBJECT, INPUT_SETS = "Subject", "input_sets"
 EAGER = "lambda function: function"
 # A compiler that does not come to an end: no kind of a verdict, but a bug that a script can show.
 HANGS, HANG_SECONDS = "hangs", 60
 # Kinds that have no tolerance.
 FACTS = (Kind.STRIDE.value, Kind.ALIAS.value, Kind.REQUIRES_GRAD.value, Kind.DTYPE.value, Kind.SHAPE.value)
-# What draws random numbers: values that are made, and layers, which draw their weights.
-RANDOM = re.compile(r"\brand|\bnn\.|dropout|normal_|uniform_|bernoulli|multinomial")
+# What draws random numbers; and layers, which draw their weights.
+DRAWS = re.compile(r"\brand|dropout|normal_|uniform_|bernoulli|multinomial")
+LAYERS = re.compile(r"\bnn\.(?!functional)")
 CLOSE = "torch.testing.assert_close(actual, expected)"
 EQUAL = "torch.testing.assert_close(actual, expected, rtol=0, atol=0)"
 
@@ -37,38 +40,87 @@ class Script:
 
 @dataclass(frozen=True, kw_only=True)
 class Pieces:
-    """A program taken apart: what stands before, how its inputs are made, what is called with what."""
+    """A program taken apart: what stands before, how its inputs are made, what is called, with what, how often.
+
+    `module` tells that what is called is a module, which may hold parameters and buffers.
+    """
 
     before: list[str]
     made: list[str]
     function: str
-    arguments: list[str]
+    calls: list[list[str]]
+    module: bool = False
+
+    @property
+    def arguments(self) -> list[str]:
+        """The inputs of all calls."""
+        return list(dict.fromkeys(name for call in self.calls for name in call))
 
     @property
     def call(self) -> str:
-        """The call of what `wrap` makes of the function."""
-        return f"wrap({self.function})({', '.join(self.arguments)})"
+        """The call of what `wrap` makes of the function; several calls as a list."""
+        if len(self.calls) == 1:
+            return f"wrap({self.function})({', '.join(self.calls[0])})"
+        each = [f"wrapped({', '.join(call)})" for call in self.calls]
+        return f"[{', '.join(each)}]"
+
+    @property
+    def prepared(self) -> list[str]:
+        """What stands before several calls of one wrapped function."""
+        return [f"wrapped = wrap({self.function})"] if len(self.calls) > 1 else []
 
 
 def pieces_of(text: str) -> Pieces | None:
-    """Take a program apart; None where its factory does not end in `return function, arguments`."""
+    """Take a program apart; None where its factory does not end in `return function, arguments`, or in a subject."""
     tree = ast.parse(text)
     factory = next((node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == FACTORY), None)
     returned = factory.body[-1] if factory is not None else None
-    if factory is None or not isinstance(returned, ast.Return) or not isinstance(returned.value, ast.Tuple):
+    called = called_by(returned.value) if isinstance(returned, ast.Return) else None
+    if factory is None or called is None:
         return None
-    if len(returned.value.elts) != 2:
-        return None
-    function, given = returned.value.elts
-    made, names = [ast.unparse(node) for node in factory.body[:-1]], []
-    for place, argument in enumerate(given.elts if isinstance(given, ast.Tuple | ast.List) else [given]):
-        if isinstance(argument, ast.Name):
-            names.append(argument.id)
-        else:
-            names.append("xyzuvw"[place] if place < 6 else f"x{place}")
-            made.append(f"{names[-1]} = {ast.unparse(argument)}")
-    before = [ast.unparse(node) for node in tree.body if node is not factory]
-    return Pieces(before=before, made=made, function=ast.unparse(function), arguments=names)
+    function, given = called
+    made, calls = [ast.unparse(node) for node in factory.body[:-1]], []
+    for arguments in given:
+        names = []
+        for place, argument in enumerate(arguments):
+            if isinstance(argument, ast.Name):
+                names.append(argument.id)
+            else:
+                names.append(free_name(place, made))
+                made.append(f"{names[-1]} = {ast.unparse(argument)}")
+        calls.append(names)
+    name, module = ast.unparse(function), isinstance(function, ast.Call)
+    if module:
+        made, name = [*made, f"module = {name}"], "module"
+    before = [ast.unparse(node) for node in tree.body if node is not factory and not imports_us(node)]
+    return Pieces(before=before, made=made, function=name, calls=calls, module=module)
+
+
+def called_by(returned: ast.expr | None) -> tuple[ast.expr, list[list[ast.expr]]] | None:
+    """Return what a factory returns: a function, and the arguments of each of its calls."""
+    if isinstance(returned, ast.Tuple) and len(returned.elts) == 2:
+        return returned.elts[0], [parts_of(returned.elts[1])]
+    if isinstance(returned, ast.Call) and ast.unparse(returned.func).endswith(SUBJECT) and returned.args:
+        sets = next((keyword.value for keyword in returned.keywords if keyword.arg == INPUT_SETS), None)
+        return (returned.args[0], [parts_of(entry) for entry in parts_of(sets)]) if sets is not None else None
+    return None
+
+
+def parts_of(several: ast.expr) -> list[ast.expr]:
+    """Return the elements of a tuple or a list; a lone expression is one."""
+    return list(several.elts) if isinstance(several, ast.Tuple | ast.List) else [several]
+
+
+def free_name(place: int, made: Sequence[str]) -> str:
+    """Return a name for an argument that has none, and that no line has given yet."""
+    taken = {line.partition(" = ")[0] for line in made}
+    names = ["xyzuvw"[place] if place < 6 else f"x{place}", *(f"x{number}" for number in range(len(made) + 8))]
+    return next(name for name in names if name not in taken)
+
+
+def imports_us(node: ast.stmt) -> bool:
+    """Tell whether a line imports torchparity, which a script does without."""
+    return isinstance(node, ast.Import) and [alias.name for alias in node.names] == ["torchparity"]
 
 
 def scripts(text: str, kind: str, leaves: Sequence[str], request: Request) -> Iterator[Script]:
@@ -79,8 +131,8 @@ def scripts(text: str, kind: str, leaves: Sequence[str], request: Request) -> It
     compiled = compiling(request)
     for body in bodies(pieces, kind, leaves):
         lines = [*pieces.before, *settings(request), "", "def run(wrap):"]
-        made = ["torch.manual_seed(0)", *pieces.made] if RANDOM.search(text) else pieces.made
-        lines += [f"    {line}" for statement in [*made, *body] for line in statement.splitlines()]
+        made = ["torch.manual_seed(0)", *pieces.made] if DRAWS.search(text) or LAYERS.search(text) else pieces.made
+        lines += [f"    {line}" for statement in [*made, *pieces.prepared, *body] for line in statement.splitlines()]
         for check in checks(kind, compiled):
             yield Script(text="\n".join([*lines, "", *check, ""]), beyond_default=EQUAL not in check)
 
@@ -108,14 +160,19 @@ def checks(kind: str, compiled: str) -> Iterator[list[str]]:
 def bodies(pieces: Pieces, kind: str, leaves: Sequence[str]) -> Iterator[list[str]]:
     """Yield what a run does with the inputs, and what it gives back."""
     call, listed = pieces.call, f"[{', '.join(pieces.arguments)}]"
+    held = f"[{', '.join([*pieces.arguments, '*module.parameters()'])}]" if pieces.module else listed
     results = [f"results = {call}", "results = results if isinstance(results, tuple) else (results,)"]
+    if len(pieces.calls) > 1:
+        flat = "part for each in results for part in (each if isinstance(each, tuple) else (each,))"
+        results[1] = f"results = [{flat}]"
     wanted = "(part * torch.arange(part.numel()).view(part.shape)).sum() for part in results if part.requires_grad"
     backward = [*results, f"sum({wanted}).backward()"]
     shares = "part.untyped_storage().data_ptr() == given.untyped_storage().data_ptr()"
     ways = {
         "output": [f"return {call}"],
         "input": [call, f"return {listed}"],
-        "grad": [*backward, f"return [given.grad for given in {listed} if given.grad is not None]"],
+        "grad": [*backward, f"return [given.grad for given in {held} if given.grad is not None]"],
+        "buffer": [call, "return [*module.buffers()]"],
         Kind.STRIDE.value: [*results, "return [part.stride() for part in results]"],
         Kind.ALIAS.value: [*results, f"return [{shares} for part in results for given in {listed}]"],
         Kind.REQUIRES_GRAD.value: [*results, "return [part.requires_grad for part in results]"],
@@ -125,8 +182,9 @@ def bodies(pieces: Pieces, kind: str, leaves: Sequence[str]) -> Iterator[list[st
     elif kind in ways:
         order = [kind]
     else:
-        seen = [name for name in ("grad", "input") if any(leaf.startswith(name) for leaf in leaves)]
-        order = list(dict.fromkeys([*seen, "output", "input", "grad"]))
+        seen = [name for name in ("grad", "input", "buffer") if any(name in leaf for leaf in leaves)]
+        order = list(dict.fromkeys([*seen, "output", "input", "grad", "buffer"]))
+        order = [name for name in order if name != "buffer" or pieces.module]
     for name in order:
         yield ways[name]
 

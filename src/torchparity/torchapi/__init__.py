@@ -15,4 +15,5 @@ from torchparity.torchapi.door import lookup as lookup
 from torchparity.torchapi.dynamo import heard_compilations as heard_compilations
 from torchparity.torchapi.memory import *  # noqa: F403
 from torchparity.torchapi.operators import *  # noqa: F403
+from torchparity.torchapi.samples import *  # noqa: F403
 from torchparity.torchapi.tensors import *  # noqa: F403

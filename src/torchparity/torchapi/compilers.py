@@ -7,6 +7,7 @@ import errno
 import platform
 import subprocess
 import tempfile
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -130,6 +131,16 @@ def eagerly() -> Iterator[None]:
 def graphs_compiled() -> int:
     """Return how many graphs Dynamo has captured in this process."""
     return int(lookup("torch._dynamo.utils.counters")["stats"]["unique_graphs"])
+
+
+def compiler_counts() -> Counter[str]:
+    """Return what the compiler has counted in this process: passes and patterns that fired, fallbacks, breaks."""
+    found: Counter[str] = Counter()
+    for area, counts in lookup("torch._dynamo.utils.counters").items():
+        for name, count in counts.items():
+            short = str(name).splitlines()[0][:80] if str(name) else ""
+            found[f"{area}.{short}"] += int(count)
+    return found
 
 
 def is_compile_failure(error: BaseException) -> bool:

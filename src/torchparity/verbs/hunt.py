@@ -9,22 +9,30 @@ from typing import Any
 
 import torch
 
+from torchparity import torchapi
 from torchparity.compilers.recipe import recipe_of
-from torchparity.errors import ParityError, UsageError
+from torchparity.errors import ParityError, TargetError, UsageError
 from torchparity.hunting.campaign import Campaign, Plan
 from torchparity.hunting.inquiry import Inquiry, Others
 from torchparity.hunting.jobs import PRELOAD
+from torchparity.hunting.openings import FILE as OPENINGS
 from torchparity.hunting.roots import KNOWN, read_known
 from torchparity.hunting.store import FILE, Store
 from torchparity.records import Blame, Since
 from torchparity.releases.versions import read_releases
 from torchparity.request import request_for
+from torchparity.run.target import Target
+from torchparity.verbs.apart import answered, ask
 from torchparity.verbs.blame import blame
 from torchparity.verbs.since import since
 from torchparity.workers.outcome import Limits
 from torchparity.workers.pool import Pool
 
 BLAME_LIMITS = Limits(seconds=300.0)
+# Which model a hunt goes around, among its facts.
+AROUND = "around"
+# So large a share of the programs begins with an operator of PyTorch's database.
+OPERATORS_SHARE = 0.35
 
 
 def hunt(
@@ -37,12 +45,18 @@ def hunt(
     resume: bool = False,
     known: Path | str | None = None,
     releases: Sequence[str] = (),
+    around: str | None = None,
+    operators: bool = True,
+    special: bool = False,
     options: Mapping[str, Any] | None = None,
     hear: Callable[[Store], None] | None = None,
 ) -> Store:
     """Hunt for some minutes, or for so many programs; every bug gets a folder below `out`. Return what was found.
 
-    `releases` are versions of torch in whose environments the script of every new bug is run (as `since` does).
+    Programs come from the grammar, and begin with samples of PyTorch's operator database (`operators`; it needs
+    `expecttest`); with `around`, the name of a model, they are variations of stretches of its graphs. `special` puts
+    Inf, NaN, -0.0 and extreme values into inputs. `releases` are versions of torch in whose environments the script of
+    every new bug is run (as `since` does).
     """
     folder = Path(out)
     if resume != (folder / FILE).is_file():
@@ -56,14 +70,34 @@ def hunt(
     store = Store(folder, create=not resume)
     store.set_fact("torch", torch.__version__)
     store.set_fact("began", store.fact("began", str(time.time())))
-    plan = Plan(minutes=minutes, programs=programs, seed=seed, workers=workers, options=dict(options or {}))
+    around = around or store.fact(AROUND) or None
     with Pool(workers=workers, preload=(*PRELOAD, "torchparity.verbs.jobs")) as pool:
+        if around is not None:
+            stretches_apart(around, folder, pool)
+            store.set_fact(AROUND, around)
+        plan = Plan(
+            minutes=minutes, programs=programs, seed=seed, workers=workers, options=dict(options or {}),
+            share=1.0 if around is not None else OPERATORS_SHARE, special=special,
+            operators=around is None and operators and torchapi.has_operator_database(),
+        )  # fmt: skip
         inquiry = Inquiry(store, pool, Others(blame=blaming(pool), since=dating(releases)), listed)
         try:
             Campaign(store, pool, inquiry, plan, hear).run()
         finally:
             inquiry.close()
     return store
+
+
+def stretches_apart(around: str, folder: Path, pool: Pool) -> None:
+    """Write stretches of a model's graphs into a hunt's folder, from a worker; once."""
+    if (folder / OPENINGS).is_file():
+        return
+    outcome = ask("openings", Target(around), request_for("capture", {}), pool, BLAME_LIMITS, folder=folder)
+    if not answered(outcome, "capturing the model")["openings"]:
+        raise TargetError(
+            f"{around} has no graph with operations to vary",
+            hint="`torchparity explain` shows what Dynamo makes of a model",
+        )
 
 
 def blaming(pool: Pool) -> Callable[[Path, Mapping[str, Any]], Blame | None]:

@@ -18,13 +18,17 @@ import torchparity.minifier.searcher  # noqa: F401 - jobs that workers are asked
 from torchparity.compilers.written import request_from_json
 from torchparity.diagnosis.whole import blame_whole
 from torchparity.errors import ParityError
+from torchparity.hunting.openings import FILE, write_openings
+from torchparity.hunting.stretches import openings_of_case
 from torchparity.judge.asking import oracle_for
+from torchparity.observe.capture import DYNAMO
 from torchparity.records import ProgressCallback, Verdict
 from torchparity.records.wire import plain_data
 from torchparity.request import Request
 from torchparity.run.subject import Subject
 from torchparity.run.target import Target
 from torchparity.verbs.apart import VERDICT
+from torchparity.verbs.capture import captured
 from torchparity.verbs.explain import told_by_dynamo
 from torchparity.verbs.failing import candidates, examine
 
@@ -67,12 +71,20 @@ def _whole(subject: Subject, request: Request, folder: Path, announce: Announce)
     return {"blame": plain_data(blame_whole(subject, request, listen=announce))}
 
 
+def _openings(subject: Subject, request: Request, folder: Path, announce: Announce) -> dict[str, Any]:
+    """Stretches of a model's graphs, for a hunt around it."""
+    cases, notes = captured(subject, request, None)
+    found = [opening for case in cases if case.level == DYNAMO for opening in openings_of_case(case)]
+    return {"openings": write_openings(folder / FILE, found), "notes": notes}
+
+
 WORK: dict[str, Callable[[Any, Request, Path, Announce], dict[str, Any]]] = {
     "check": _check,
     "examine": _examine,
     "capture": _capture,
     "story": _story,
     "whole": _whole,
+    "openings": _openings,
 }
 
 
