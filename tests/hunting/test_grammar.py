@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from torchparity.hunting.grammar import Writer
-from torchparity.hunting.roots import calls_in, program_calls
+from torchparity.hunting.roots import calls_in, program_calls, title_of
 from torchparity.hunting.scope import Undefined, refuse_useless, shares_elements
 from torchparity.hunting.templates import TEMPLATES, UNDEFINED
 from torchparity.run.target import as_subject
@@ -138,3 +138,10 @@ def test_what_is_undefined_is_refused(value, reason):
 def test_operations_are_told_by_name():
     assert program_calls(TEXT) == ["cumsum", "mod", "setitem", "slice"]
     assert "view" not in calls_in(TEXT)
+
+
+def test_a_title_says_what_fails_and_where():
+    told = title_of(TEXT, {"kind": "value", "leaves": ["grad.args[0]"]})
+    assert told == "torch.compile differs from eager in value: cumsum, mod, setitem, slice (gradient)"
+    assert title_of(TEXT, {"kind": "raises"}).startswith("torch.compile raises, eager does not: cumsum")
+    assert "come to an end" in title_of(TEXT, {"kind": "hangs"})

@@ -91,27 +91,23 @@ def hunt(
             options={"backend": backend} if backend != "inductor" else {},
             hear=watcher.hear,
         )
-    bugs = store.bugs()
+    tell(store, folder)
+    raise typer.Exit(1 if store.bugs() else 0)
+
+
+def tell(store: Store, folder: Path) -> None:
+    """Write the page, and print the bugs, what became of the programs, and what is left to do."""
+    bugs, judged, waiting = store.bugs(), store.statuses(), len(store.finds("new"))
     summary = hunt_in(folder)
     page = write_hunt(folder, summary) if summary is not None else None
-    console = printing()
-    for bug in bugs:
-        number = f", known upstream: #{bug.known}" if bug.known else ""
-        console.print(f"{bug.severity:10} {bug.name}{number}", markup=False, highlight=False)
-    judged = store.statuses()
+    lines = [f"{bug.severity:10} {bug.name}{f', known upstream: #{bug.known}' if bug.known else ''}" for bug in bugs]
     told = ", ".join(f"{count} {status}" for status, count in judged.most_common())
-    console.print(
-        f"{judged.total()} programs ({told}); {len(bugs)} bugs in {folder}/bugs", markup=False, highlight=False
-    )
-    waiting = len(store.finds("new"))
+    lines.append(f"{judged.total()} programs ({told}); {len(bugs)} bugs in {folder}/bugs")
     if waiting:
-        console.print(
-            f"{waiting} finds are not looked into yet: `torchparity hunt --resume {folder}` goes on",
-            markup=False,
-            highlight=False,
-        )
-    console.print(f"page: {page}", markup=False, highlight=False)
-    raise typer.Exit(1 if bugs else 0)
+        lines.append(f"{waiting} finds are not looked into yet: `torchparity hunt --resume {folder}` goes on")
+    console = printing()
+    for line in [*lines, f"page: {page}"]:
+        console.print(line, markup=False, highlight=False, soft_wrap=True)
 
 
 class HuntWatcher(Watcher):

@@ -14,7 +14,7 @@ import torch
 
 from torchparity.hunting.delivery import Found, deliver
 from torchparity.hunting.jobs import Answer, request_of, told
-from torchparity.hunting.roots import Known, name_of, program_calls, root_of, same_root, sort_of
+from torchparity.hunting.roots import Known, name_of, program_calls, root_of, same_root, sort_of, title_of
 from torchparity.hunting.store import GONE, LIKELY, SETTLED, UNSHOWN, Bug, Find, Store
 from torchparity.minifier.programs import Asking, Shown, script_showing
 from torchparity.programs.script import HANGS
@@ -111,7 +111,7 @@ class Inquiry:
         bug = Bug(
             name=name_of(root, (bug.name for bug in bugs)), kind=root[0], stage=root[1], part=root[2],
             switch=dict(blame.switch) if blame is not None else {}, severity=answer["severity"], text=find.small,
-            script=shown.text if shown is not None else "", title=" ".join(answer["reasons"][:1]), at=time.time(),
+            script=shown.text if shown is not None else "", title=title_of(find.small, answer), at=time.time(),
         )  # fmt: skip
         number = next((entry.number for entry in self.known if entry.covers(bug)), "")
         self._hand_over(replace(bug, known=number), find, answer, shown)

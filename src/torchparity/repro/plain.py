@@ -95,12 +95,17 @@ def title(plain: Plain) -> str:
         call = "torch.compile"
     elif plain.recipe.engine is not None:
         call = plain.recipe.engine.name
-    what = {
+    told = f"{what_fails(call, plain.kind)}: {', '.join(names)}{' (gradient)' if plain.backward else ''}"
+    return told.replace("\\", "/")
+
+
+def what_fails(call: str, kind: str) -> str:
+    """Return what is wrong with what a call compiles, in a few words."""
+    return {
         Kind.RAISES.value: f"{call} raises, eager does not",
         Kind.CRASHES.value: f"{call} crashes the process, eager does not",
         Kind.ACCEPTS_INVALID.value: f"{call} accepts what eager refuses",
-    }.get(plain.kind, f"{call} differs from eager in {plain.kind.replace('_', ' ')}")
-    return f"{what}: {', '.join(names)}{' (gradient)' if plain.backward else ''}".replace("\\", "/")
+    }.get(kind, f"{call} differs from eager in {kind.replace('_', ' ')}")
 
 
 def operation(node: torch.fx.Node) -> str:
