@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from torchparity.hunting.grammar import Writer
-from torchparity.hunting.roots import calls_in, program_calls, title_of
+from torchparity.hunting.inquiry import title_of
+from torchparity.hunting.roots import calls_in, program_calls
 from torchparity.hunting.scope import Undefined, refuse_useless, shares_elements
 from torchparity.hunting.templates import TEMPLATES, UNDEFINED
 from torchparity.run.target import as_subject

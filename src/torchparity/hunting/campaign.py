@@ -13,12 +13,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from torchparity.compilers.written import request_to_json
-from torchparity.hunting.grammar import PAIR
 from torchparity.hunting.inquiry import Inquiry
 from torchparity.hunting.jobs import BATCH_JOB, FIRED, Answer, answer_of, mistaken, request_of
 from torchparity.hunting.openings import FILE as OPENINGS
 from torchparity.hunting.operators import OPERATORS_JOB
 from torchparity.hunting.store import NEW, STUCK, Find, Store
+from torchparity.hunting.templates import PAIR
 from torchparity.judge.isolated import phase_of
 from torchparity.minifier.programs import PROGRAM_JOB
 from torchparity.workers.outcome import Ending, Limits, Outcome

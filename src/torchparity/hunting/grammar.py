@@ -19,7 +19,7 @@ from torchparity.hunting.forms import CHANGES, GRADIENT, Sketch, as_calls, as_fu
 from torchparity.hunting.inputs import drawn_input
 from torchparity.hunting.openings import Opening, varied
 from torchparity.hunting.scope import MOST_ELEMENTS, Scope, Undefined, refuse_useless, runs, shares_elements, storage
-from torchparity.hunting.templates import TEMPLATES, Template
+from torchparity.hunting.templates import PAIR, TEMPLATES, Template
 
 DTYPES = ("float32", "float64", "bfloat16", "float16", "int64", "int32", "int16", "int8", "uint8", "bool")
 LINES = (2, 9)
@@ -31,8 +31,6 @@ MOST_OF_A_MODEL = 1 << 18
 HOLE = re.compile(r"\{(\w+?)(0?)\}")
 RESULT = "r"
 WRITES = "write"
-# A feature that is an operation with the dtype of its first operand.
-PAIR = "with:"
 # How many of a hundred programs are a module that holds some of its inputs, and how many are called several times.
 MODULES, CALLS = 10, 8
 # What a program is compiled with beside the defaults, and how often of a hundred.

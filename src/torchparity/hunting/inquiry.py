@@ -14,12 +14,13 @@ import torch
 
 from torchparity.hunting.delivery import Found, deliver
 from torchparity.hunting.jobs import Answer, request_of, told
-from torchparity.hunting.roots import Known, name_of, program_calls, root_of, same_root, sort_of, title_of
+from torchparity.hunting.roots import Known, name_of, program_calls, root_of, same_root, sort_of
 from torchparity.hunting.store import GONE, LIKELY, SETTLED, UNSHOWN, Bug, Find, Store
 from torchparity.minifier.programs import Asking, Shown, script_showing
 from torchparity.programs.script import HANGS
 from torchparity.programs.small import Budget
 from torchparity.records import Blame, Signature, Since
+from torchparity.repro.plain import what_fails
 from torchparity.run.environment import environment
 from torchparity.workers.pool import Pool
 
@@ -132,3 +133,11 @@ class Inquiry:
 def signature_of(answer: Mapping[str, Any]) -> Signature:
     """Return the first way in which a program fails, as an answer tells it."""
     return Signature(**answer["signatures"][0])
+
+
+def title_of(text: str, answer: Mapping[str, Any]) -> str:
+    """Return what is wrong with a program in one line: what fails, the operations, whether it is a gradient."""
+    kind = str(answer["kind"])
+    what = "torch.compile does not come to an end" if kind == HANGS else what_fails("torch.compile", kind)
+    gradient = " (gradient)" if any(leaf.startswith("grad") for leaf in answer.get("leaves", ())) else ""
+    return f"{what}: {', '.join(program_calls(text))}{gradient}"

@@ -13,9 +13,7 @@ from typing import Any
 
 from torchparity.errors import UsageError
 from torchparity.hunting.store import Bug
-from torchparity.programs.script import HANGS
 from torchparity.records import Blame, Kind
-from torchparity.repro.plain import what_fails
 
 NUMBERS = "numbers"
 WRONG_NUMBERS = (Kind.VALUE.value, Kind.BIAS.value, Kind.INTEGER.value, Kind.MUTATION.value)
@@ -120,14 +118,6 @@ def same_root(bug: Bug, root: Sequence[str]) -> bool:
 def sort_of(kind: str) -> str:
     """Return the sort of a kind of difference: by which dtype numbers are wrong tells no bug from another."""
     return NUMBERS if kind in WRONG_NUMBERS else kind
-
-
-def title_of(text: str, answer: Mapping[str, Any]) -> str:
-    """Return what is wrong with a program in one line: what fails, the operations, whether it is a gradient."""
-    kind = str(answer["kind"])
-    what = "torch.compile does not come to an end" if kind == HANGS else what_fails("torch.compile", kind)
-    gradient = " (gradient)" if any(leaf.startswith("grad") for leaf in answer.get("leaves", ())) else ""
-    return f"{what}: {', '.join(program_calls(text))}{gradient}"
 
 
 def name_of(root: Sequence[str], taken: Iterable[str]) -> str:

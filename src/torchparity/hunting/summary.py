@@ -12,10 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from torchparity.hunting.delivery import BUGS, ISSUE, SINCE
-from torchparity.hunting.grammar import PAIR
 from torchparity.hunting.roots import Known, read_known
 from torchparity.hunting.store import LIKELY, SETTLED, UNSHOWN, Bug, Find, Store
-from torchparity.hunting.templates import TEMPLATES, UNDEFINED
+from torchparity.hunting.templates import PAIR, TEMPLATES, UNDEFINED
 from torchparity.records import (
     HuntBucket,
     HuntBug,

@@ -343,6 +343,9 @@ PYTHON = lines("""
     state["count"] = state.get("count", 0) + {p}
 """)
 
+# A feature of a program that is an operation with the dtype of its first operand.
+PAIR = "with:"
+
 TABLES: dict[str, tuple[str, ...]] = {
     "view": VIEWS, "pointwise": POINTWISE, "reduction": REDUCTIONS, "indexing": INDEXING, "write": WRITES,
     "layer": LAYERS, "python": PYTHON,
