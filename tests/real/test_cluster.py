@@ -103,3 +103,37 @@ def test_a_node_that_is_not_like_the_driver_is_refused(cluster, monkeypatch):
 def test_no_cluster_is_told():
     with pytest.raises(torchparity.ResourceError, match="there is no Ray cluster"):
         torchparity.sweep(ready="torchvision", out="out", ray="127.0.0.1:1")
+
+
+BROKEN = """
+import torch
+
+
+def model(x, y):
+    h = torch.relu(x.float() @ y) + 1
+    k = (7 % x) * 2
+    return h.sin() + h.cos(), k + 1
+
+
+def make():
+    return model, (torch.full((5, 5), 5), torch.ones(5, 3))
+"""
+
+
+def test_minify_asks_a_cluster_and_finds_the_same(cluster, tmp_path):
+    """A real bug of torch 2.13 (an integer remainder raises); a node dies on the way."""
+    (tmp_path / "broken.py").write_text(BROKEN)
+    verdict = torchparity.check(torchparity.Target("broken.py:make"))
+    if verdict.status is not torchparity.Status.DIFFERS:
+        pytest.skip("this torch computes the remainder rightly")
+    here = torchparity.minify(torchparity.Target("broken.py:make"), out="here")
+    command = [sys.executable, "-m", "torchparity", "minify", "broken.py:make", "--out", "there", "--ray"]
+    asking = subprocess.Popen([*command, cluster.address], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    while not list(tmp_path.glob("there/queries/*")) and asking.poll() is None:
+        time.sleep(0.05)
+    kill_a_node(cluster)
+    told, errors = asking.communicate(timeout=600)
+    assert asking.returncode == 0, errors
+    assert "3 of 3" in told
+    assert (tmp_path / "there" / "repro.py").read_text() == (tmp_path / "here" / "repro.py").read_text()
+    assert here.case.compute_nodes == 1

@@ -38,6 +38,9 @@ def minify(
     workers: Workers = None,
     timeout: Timeout = 300.0,
     memory: Memory = None,
+    ray: Annotated[
+        str | None, typer.Option("--ray", help="A Ray cluster that judges: its address, or auto.", show_default=False)
+    ] = None,
     trust: Trust = False,
     quiet: Quiet = False,
 ) -> None:
@@ -49,7 +52,7 @@ def minify(
     if (what is None) == (resume is None):
         raise UsageError("name a bundle, a model, or `--resume FOLDER`", hint="see `torchparity minify --help`")
     at_least_one(queries=queries, workers=workers)
-    spending: dict[str, Any] = {"budget": seconds_of(budget), "queries": queries}
+    spending: dict[str, Any] = {"budget": seconds_of(budget), "queries": queries, "ray": ray}
     with Watcher(quiet=quiet) as watcher:
         if resume is not None:
             asked.request("a bundle")

@@ -1,10 +1,11 @@
-"""Cells on a Ray cluster: placement, resources and the retries of lost nodes are Ray's; the verdicts are ours."""
+"""A sweep's cells and minify's questions on a Ray cluster: placement and lost nodes are Ray's, answers are ours."""
 
 from __future__ import annotations
 
 import logging
 import os
 import socket
+import tempfile
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -13,8 +14,10 @@ from typing import Any
 
 from torchparity.errors import ResourceError, UsageError
 from torchparity.fleet.cells import Cell
-from torchparity.fleet.executors import Answer, answer_of, payload_of
+from torchparity.fleet.executors import Answer, passing_on, payload_of
 from torchparity.fleet.jobs import CELL_JOB, FACTS_JOB, PRELOAD
+from torchparity.judge.isolated import BUNDLE_JOB
+from torchparity.repro.looking import read_facts
 from torchparity.workers.outcome import Ending, ErrorFacts, Limits, Outcome
 from torchparity.workers.pool import Pool
 
@@ -39,14 +42,26 @@ def pool_here() -> Pool:
         return _pools["own"]
 
 
-def run_cell(payload: dict[str, Any], seconds: float, memory: int | None, wanted: dict[str, str]) -> dict[str, Any]:
-    """Run a cell on a node, in a process of its own; refuse where the node is not as the driver is."""
+def run_job(
+    job: str, payload: dict[str, Any], files: dict[str, bytes], limits: tuple[float, int | None], wanted: dict[str, str]
+) -> dict[str, Any]:
+    """Run a job on a node, in a process of its own; refuse where the node is not as the driver is.
+
+    `files` are put into a folder there, which the job is told.
+    """
     pool = pool_here()
     strange = differing(pool, wanted)
     if strange:
         return {"strange": strange}
-    outcome = pool.run(CELL_JOB, payload, limits=Limits(seconds=seconds, memory=memory))
-    return {"outcome": outcome}
+    seconds, memory = limits
+    with tempfile.TemporaryDirectory(prefix="torchparity-") as folder:
+        for name, data in files.items():
+            place = Path(folder, name)
+            place.parent.mkdir(parents=True, exist_ok=True)
+            place.write_bytes(data)
+        if files:
+            payload = {**payload, "folder": folder}
+        return {"outcome": pool.run(job, payload, limits=Limits(seconds=seconds, memory=memory))}
 
 
 def differing(pool: Pool, wanted: dict[str, str]) -> str:
@@ -64,11 +79,11 @@ def differing(pool: Pool, wanted: dict[str, str]) -> str:
 _facts: dict[str, dict[str, Any]] = {}
 
 
-class Cluster:
-    """Runs cells on a Ray cluster."""
+class Connection:
+    """What a Ray cluster is asked through."""
 
-    def __init__(self, base: Path, *, address: str) -> None:
-        self.base, self.ray = base, imported()
+    def __init__(self, address: str) -> None:
+        self.ray = imported()
         if not self.ray.is_initialized():
             try:
                 reach(address)
@@ -77,10 +92,10 @@ class Cluster:
                 raise ResourceError(
                     f"there is no Ray cluster at {address!r}: {error}", hint="start one with `ray start --head`"
                 ) from error
-        self.width = AHEAD + max(1, int(self.ray.cluster_resources().get("CPU", 1)))
+        self.cores = max(1, int(self.ray.cluster_resources().get("CPU", 1)))
         self.wanted: dict[str, str] = {}
-        # A cell whose node dies is run again by Ray; what a cell itself does to its process is its answer.
-        self.remote = self.ray.remote(max_retries=RETRIES, num_cpus=1)(run_cell)
+        # A job whose node dies is run again by Ray; what a job itself does to its process is its answer.
+        self.remote = self.ray.remote(max_retries=RETRIES, num_cpus=1)(run_job)
 
     def facts(self) -> dict[str, Any]:
         """Say what the driver's environment is, which nodes are held to."""
@@ -92,19 +107,72 @@ class Cluster:
         self.wanted = {name: str(found[name]) for name in ALIKE}
         return {**found, "cluster": {name: value for name, value in self.ray.cluster_resources().items() if value}}
 
-    def submit(self, cell: Cell) -> Future[Answer]:
-        """Have the cluster run a cell."""
-        gpus = 1 if str(cell.options.get("device", "")).startswith("cuda") else 0
-        resources: dict[str, Any] = {"num_gpus": gpus} | ({"memory": cell.memory} if cell.memory else {})
-        remote = self.remote.options(**resources)
-        reference = remote.remote(payload_of(cell, self.base), cell.seconds, cell.memory, self.wanted)
-        done: Future[Answer] = Future()
-        reference.future().add_done_callback(answered(cell, done, self.ray.exceptions.RayError))
+    def ask(
+        self,
+        job: str,
+        payload: dict[str, Any],
+        limits: Limits,
+        *,
+        files: dict[str, bytes] | None = None,
+        gpus: int = 0,
+    ) -> Future[Outcome]:
+        """Have some node do a job."""
+        resources: dict[str, Any] = {"num_gpus": gpus} | ({"memory": limits.memory} if limits.memory else {})
+        reference = self.remote.options(**resources).remote(
+            job, payload, files or {}, (limits.seconds, limits.memory), self.wanted
+        )
+        done: Future[Outcome] = Future()
+        reference.future().add_done_callback(answered(done, self.ray.exceptions.RayError))
         return done
 
     def close(self) -> None:
         """Leave the cluster; what still runs there ends by itself."""
         self.ray.shutdown()
+
+
+class Cluster:
+    """Runs the cells of a sweep on a Ray cluster."""
+
+    def __init__(self, base: Path, *, address: str) -> None:
+        self.base, self.connection = base, Connection(address)
+        self.width = AHEAD + self.connection.cores
+
+    def facts(self) -> dict[str, Any]:
+        """Say what the driver's environment is, which nodes are held to."""
+        return self.connection.facts()
+
+    def submit(self, cell: Cell) -> Future[Answer]:
+        """Have the cluster run a cell."""
+        gpus = int(str(cell.options.get("device", "")).startswith("cuda"))
+        limits = Limits(seconds=cell.seconds, memory=cell.memory)
+        done: Future[Answer] = Future()
+        running = self.connection.ask(CELL_JOB, payload_of(cell, self.base), limits, gpus=gpus)
+        running.add_done_callback(passing_on(cell, done))
+        return done
+
+    def close(self) -> None:
+        """Leave the cluster."""
+        self.connection.close()
+
+
+class Questions:
+    """Has a Ray cluster judge bundles: minify's questions, wherever there is a core."""
+
+    def __init__(self, address: str) -> None:
+        self.connection = Connection(address)
+        self.width = self.connection.cores
+        self.connection.facts()
+
+    def judge(self, bundle: Path, limits: Limits) -> Future[Outcome]:
+        """Judge a bundle on some node, which gets its files: nodes need share no disk."""
+        files = {path.relative_to(bundle).as_posix(): path.read_bytes() for path in bundle.rglob("*") if path.is_file()}
+        devices = [str(entry["device"]) for entry in read_facts(bundle)["storages"]]
+        gpus = int(any(device.startswith("cuda") for device in devices))
+        return self.connection.ask(BUNDLE_JOB, {}, limits, files=files, gpus=gpus)
+
+    def close(self) -> None:
+        """Leave the cluster."""
+        self.connection.close()
 
 
 def reach(address: str) -> None:
@@ -114,8 +182,8 @@ def reach(address: str) -> None:
         socket.create_connection((host, int(port)), timeout=REACH_SECONDS).close()
 
 
-def answered(cell: Cell, done: Future[Answer], lost: type[Exception]) -> Callable[[Future[dict[str, Any]]], None]:
-    """Return what turns the answer of a node into that of a cell; `lost` is what Ray says when it gives up on one."""
+def answered(done: Future[Outcome], lost: type[Exception]) -> Callable[[Future[dict[str, Any]]], None]:
+    """Return what turns the answer of a node into an outcome; `lost` is what Ray says when it gives up on a job."""
 
     def heard(future: Future[dict[str, Any]]) -> None:
         try:
@@ -124,11 +192,10 @@ def answered(cell: Cell, done: Future[Answer], lost: type[Exception]) -> Callabl
                 raise ResourceError(
                     f"a node is not like the driver: {found['strange']}", hint="give every node the same environment"
                 )
-            outcome: Outcome = found["outcome"]
-            done.set_result(answer_of(cell, outcome))
+            done.set_result(found["outcome"])
         except lost as error:
             facts = ErrorFacts(type=type(error).__name__, message=f"the cluster gave it up: {error}"[:500])
-            done.set_result(answer_of(cell, Outcome(ending=Ending.RAISED, error=facts)))
+            done.set_result(Outcome(ending=Ending.RAISED, error=facts))
         except BaseException as error:  # noqa: BLE001 - whoever waits for the answer is to see it
             done.set_exception(error)
 

@@ -46,6 +46,9 @@ SEARCH_SECONDS = 7 * 24 * 3600.0
 # So long a search may take to write down what it has when it is told to stop.
 STOP_SECONDS = 30.0
 
+# Judges the bundle in a folder, under limits.
+Judge = Callable[[Path, Limits], Future[Outcome]]
+
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
@@ -82,11 +85,13 @@ def start_minify(
     verdict: Verdict | None = None,
     found: Callable[[Path], None] | None = None,
     where: Callable[[], Located | None] | None = None,
+    judge: Judge | None = None,
 ) -> Minified:
     """Make a case small in a folder of its own; `verdict` is what is known of it already.
 
     `found` hears of a small case as soon as one is there: its bundle, which stands as it is until `found` returns. It
     may still get plainer. `where` waits for somebody else who looks for the operation that introduces the error.
+    `judge` answers questions in the place of the pool.
     """
     with folder_for(out) as folder:
         if (folder / NAME).exists() and (folder / NAME).stat().st_size:
@@ -100,8 +105,9 @@ def start_minify(
         log.hold()
         log.write("start", case=case.digest, **job.facts())
         pursuit = Pursuit(
-            case, job, folder, log, pool, budget=budget, width=width, listen=listen, found=found, where=where
-        )
+            case, job, folder, log, pool, budget=budget, width=width, listen=listen, found=found, where=where,
+            judge=judge,
+        )  # fmt: skip
         try:
             return pursuit.run(answer_of(verdict) if verdict is not None else None)
         except ParityError:
@@ -116,7 +122,13 @@ def start_minify(
 
 
 def continue_minify(
-    folder: Path, pool: Pool, *, budget: Budget, width: int, listen: Callable[[Asked], None] | None
+    folder: Path,
+    pool: Pool,
+    *,
+    budget: Budget,
+    width: int,
+    listen: Callable[[Asked], None] | None,
+    judge: Judge | None = None,
 ) -> Minified:
     """Go on where a minification was stopped: what the log answers is not asked again."""
     log = resumed(folder)
@@ -127,7 +139,8 @@ def continue_minify(
     case = read_bundle(folder / START)
     job = Job.from_facts(log.header)
     try:
-        return Pursuit(case, job, folder, log, pool, budget=budget, width=width, listen=listen).run(None)
+        pursuit = Pursuit(case, job, folder, log, pool, budget=budget, width=width, listen=listen, judge=judge)
+        return pursuit.run(None)
     finally:
         log.let_go()
 
@@ -148,8 +161,10 @@ class Pursuit:
         listen: Callable[[Asked], None] | None,
         found: Callable[[Path], None] | None = None,
         where: Callable[[], Located | None] | None = None,
+        judge: Judge | None = None,
     ) -> None:
         self.found, self.where = found, where
+        self.judge = judge or (lambda path, limits: pool.submit(BUNDLE_JOB, {"folder": str(path)}, limits=limits))
         self.closed = self.interrupted = False
         self.broken: BaseException | None = None
         self.case, self.job, self.folder, self.log, self.pool = case, job, folder, log, pool
@@ -225,6 +240,8 @@ class Pursuit:
 
     def understood(self, found: Mapping[str, Any]) -> dict[str, Any]:
         """Return what a search found, or raise what it ended with."""
+        if isinstance(self.broken, ParityError):
+            raise self.broken
         if self.broken is not None:
             raise ResourceError(
                 f"an answer could not be kept: {self.broken}", hint="make room, and go on with --resume"
@@ -273,7 +290,7 @@ class Pursuit:
             self.commands.submit(heard, lambda: run_check(command, path, self.job.limits))
             return
         backend = self.case.recipe.backend_name()
-        asked = self.pool.submit(BUNDLE_JOB, {"folder": str(path)}, limits=self.job.limits)
+        asked = self.judge(path, self.job.limits)
         asked.add_done_callback(lambda future: heard(lambda: judged(future.result(), self.case.name, backend)))
 
     def tell_early(self) -> None:

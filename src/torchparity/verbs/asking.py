@@ -19,18 +19,19 @@ ONE_GRAPH = Limits(seconds=600.0)
 
 
 def subject_of(
-    model: Callable[..., Any] | Subject | str,
+    model: Callable[..., Any] | Subject | Target | str,
     args: Sequence[Any] = (),
     kwargs: Mapping[str, Any] | None = None,
     input_sets: Sequence[Any] = (),
 ) -> Subject:
     """Return the subject that the arguments of a verb make, the one that was given, or the one that a text names."""
-    if isinstance(model, str):
+    if isinstance(model, str | Target):
+        target = model if isinstance(model, Target) else Target(model)
         if args or kwargs:
             raise UsageError(
-                f"{model} names its inputs itself", hint="leave them out, or give the model and not a name"
+                f"{target.title()} names its inputs itself", hint="leave them out, or give the model and not a name"
             )
-        model = Target(model).load()
+        model = target.load()
     subject = model if isinstance(model, Subject) else Subject(model, args, dict(kwargs or {}))
     if not callable(subject.model):
         raise TargetError(

@@ -19,6 +19,7 @@ from torchparity.request import Options, Request, request_for
 from torchparity.run.plan import plan_of, settled
 from torchparity.run.step import Runner
 from torchparity.run.subject import Subject
+from torchparity.run.target import Target
 from torchparity.verbs.asking import subject_of
 
 
@@ -27,7 +28,7 @@ class CaptureWarning(UserWarning):
 
 
 def capture(
-    model: Callable[..., Any] | Subject | str,
+    model: Callable[..., Any] | Subject | Target | str,
     args: Sequence[Any] = (),
     kwargs: Mapping[str, Any] | None = None,
     *,

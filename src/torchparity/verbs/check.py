@@ -11,11 +11,12 @@ from torchparity.records import ProgressCallback, Severity, Status, Verdict
 from torchparity.report.terminal import plain_text
 from torchparity.request import Options, request_for
 from torchparity.run.subject import Subject
+from torchparity.run.target import Target
 from torchparity.verbs.asking import subject_of
 
 
 def check(
-    model: Callable[..., Any] | Subject | str,
+    model: Callable[..., Any] | Subject | Target | str,
     args: Sequence[Any] = (),
     kwargs: Mapping[str, Any] | None = None,
     *,
@@ -35,7 +36,7 @@ def check(
 
 
 def assert_parity(
-    model: Callable[..., Any] | Subject | str,
+    model: Callable[..., Any] | Subject | Target | str,
     args: Sequence[Any] = (),
     kwargs: Mapping[str, Any] | None = None,
     *,

@@ -11,11 +11,12 @@ from torchparity.observe.story import tell_story, with_calls
 from torchparity.records import ProgressCallback, Story
 from torchparity.request import RUN_OPTIONS, Options, Request, request_for
 from torchparity.run.subject import Subject
+from torchparity.run.target import Target
 from torchparity.verbs.asking import subject_of
 
 
 def explain(
-    model: Callable[..., Any] | Subject | str,
+    model: Callable[..., Any] | Subject | Target | str,
     args: Sequence[Any] = (),
     kwargs: Mapping[str, Any] | None = None,
     *,

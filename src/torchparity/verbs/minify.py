@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Unpack
 
 from torchparity.errors import UsageError
+from torchparity.fleet.cluster import Questions
 from torchparity.minifier.driver import QUERY_SECONDS, Job, continue_minify, start_minify
 from torchparity.minifier.log import resumed
 from torchparity.minifier.minified import Minified
@@ -39,6 +40,7 @@ def minify(
     say: Callable[[str], None] | None = None,
     pool: Pool | None = None,
     verdict: Verdict | None = None,
+    ray: str | None = None,
     **options: Unpack[Options],
 ) -> Minified:
     """Return the smallest case found that fails as this one, or the first graph of a model that fails, does.
@@ -48,6 +50,7 @@ def minify(
     the log that `resume_minify` goes on from, at the end the script and an issue to paste. `check` is a command that
     decides instead of the oracle: `{}` in it is the folder of a bundle, exit code 0 is interesting, 1 is not, anything
     else unknown. `budget` is in seconds. `pool` and `verdict` are workers and an answer that are there already.
+    `ray` is the address of a Ray cluster (or `"auto"`) whose workers judge.
     """
     if check is not None and not isinstance(what, Case):
         raise UsageError(
@@ -56,8 +59,12 @@ def minify(
     width = workers or (pool.workers if pool is not None else default_workers())
     job = Job(check=check, limits=limits or Limits(seconds=QUERY_SECONDS))
     folder = Path(out) if out is not None else None
-    asking: dict[str, Any] = {"budget": Budget(seconds=budget, queries=queries), "width": width, "listen": listen}
-    with contextlib.nullcontext(pool) if pool is not None else open_pool(width, compilers=check is None) as own:
+    asking: dict[str, Any] = {"budget": Budget(seconds=budget, queries=queries), "listen": listen}
+    with (
+        judging(ray, check, width) as judge,
+        contextlib.nullcontext(pool) if pool is not None else open_pool(width, compilers=check is None) as own,
+    ):
+        asking |= judge
         if isinstance(what, Case):
             request_for("a bundle", options)
             small = start_minify(what, job, own, out=folder, verdict=verdict, **asking)
@@ -80,6 +87,7 @@ def resume_minify(
     queries: int | None = None,
     workers: int | None = None,
     listen: Callable[[Asked], None] | None = None,
+    ray: str | None = None,
 ) -> Minified:
     """Go on with a minification that was stopped; no query that was answered is asked again.
 
@@ -92,11 +100,26 @@ def resume_minify(
         hint = "give the same command again: --check COMMAND" if begun is not None else "leave out --check"
         raise UsageError(f"{told} decided in {folder} so far", hint=hint)
     width = workers or default_workers()
-    asking: dict[str, Any] = {"budget": Budget(seconds=budget, queries=queries), "width": width, "listen": listen}
-    with open_pool(width, compilers=check is None) as pool:
-        small = continue_minify(folder, pool, **asking)
+    asking: dict[str, Any] = {"budget": Budget(seconds=budget, queries=queries), "listen": listen}
+    with judging(ray, check, width) as judge, open_pool(width, compilers=check is None) as pool:
+        small = continue_minify(folder, pool, **asking, **judge)
     leave_issue(small, folder)
     return small
+
+
+@contextlib.contextmanager
+def judging(ray: str | None, check: str | None, width: int) -> Iterator[dict[str, Any]]:
+    """Say how many questions are asked at once, and who answers them: a Ray cluster where one is named."""
+    if ray is None:
+        yield {"width": width}
+        return
+    if check is not None:
+        raise UsageError("a command decides on this machine", hint="leave out --ray, or --check")
+    questions = Questions(ray)
+    try:
+        yield {"width": max(width, questions.width), "judge": questions.judge}
+    finally:
+        questions.close()
 
 
 def leave_issue(small: Minified, folder: Path, *, blame: str = "") -> None:

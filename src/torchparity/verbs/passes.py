@@ -13,11 +13,12 @@ from torchparity.errors import UsageError
 from torchparity.records import PassesReport
 from torchparity.request import Options, request_for
 from torchparity.run.subject import Subject
+from torchparity.run.target import Target
 from torchparity.verbs.asking import subject_of
 
 
 def check_passes(
-    model: Callable[..., Any] | Subject | str,
+    model: Callable[..., Any] | Subject | Target | str,
     args: Sequence[Any] = (),
     kwargs: Mapping[str, Any] | None = None,
     *,
