@@ -148,6 +148,7 @@ def test_the_runner_of_a_lost_device_leaves_the_model_alone(device):
     runner.release()
 
 
+@pytest.mark.slow
 def test_every_command_goes_all_the_way(tmp_path):
     """Check isolated, and diagnose: the place, the stage and a script that shows it, though each process dies of it."""
     (tmp_path / "model.py").write_text(MODEL.format(planted=str(PLANTED)))

@@ -142,6 +142,7 @@ def asks():
 """
 
 
+@pytest.mark.slow
 def test_a_models_file_is_made_small(tmp_path):
     place = tmp_path / "asks.py"
     place.write_text(ASKS.replace("BLOCKS", "2"))
