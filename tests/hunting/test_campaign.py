@@ -14,7 +14,7 @@ from torchparity.hunting.jobs import PRELOAD, request_of
 from torchparity.hunting.store import GONE, LIKELY, NEW, SETTLED, STUCK, Store
 from torchparity.minifier.programs import Asking
 from torchparity.programs.script import HANGS
-from torchparity.records import Blame, Since
+from torchparity.records import Since
 from torchparity.verbs.hunt import blaming
 from torchparity.workers.pool import Pool
 

@@ -3,29 +3,28 @@
 from __future__ import annotations
 
 import sys
-import time
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from torchparity.cli.live import SweepWatcher
 from torchparity.cli.options import OUTPUT, Json, Junit, Quiet, Workers
 from torchparity.cli.outputs import printing
-from torchparity.cli.progress import Watcher
 from torchparity.cli.subjects import at_least_one, writable
 from torchparity.errors import UsageError
 from torchparity.fleet.cells import GUESS_SECONDS, options_text
 from torchparity.fleet.store import Judged, Store
 from torchparity.fleet.store import query as asked_of
-from torchparity.records import SweepSummary
+from torchparity.records import SweepCell, SweepSummary
 from torchparity.report.exchange import github_text, lines_text, write_sarif, write_sweep_junit
 from torchparity.report.machine import write_whole
 from torchparity.report.sweep import counts, headline, markdown_text, write_sweep
 from torchparity.workers.pool import default_workers
 
 if TYPE_CHECKING:
-    from torchparity.fleet.sweep import Progress
+    pass
 
 SHOWN = 25
 # How long a new line of a baseline is accepted, in days, unless one says otherwise.
@@ -54,6 +53,10 @@ Baseline = Annotated[
     typer.Option("--baseline", help="Known failures; baseline.toml in the folder by default.", show_default=False),
 ]
 DiagnoseNew = Annotated[int, typer.Option("--diagnose-new", help="Diagnose so many of the worst that are new.")]
+SinceReleases = Annotated[
+    list[str] | None,
+    typer.Option("--since", help="A release of torch to ask about new failures; repeatable.", show_default=False),
+]
 Listing = Annotated[bool, typer.Option("--list", help="Say what would run and how long, and run nothing.")]
 Sarif = Annotated[Path | None, typer.Option("--sarif", help="Write a SARIF file.", rich_help_panel=OUTPUT)]
 Summary = Annotated[Path | None, typer.Option("--summary", help="Add Markdown to this file.", rich_help_panel=OUTPUT)]
@@ -72,6 +75,7 @@ def sweep(
     ray: RayAt = None,
     baseline: Baseline = None,
     diagnose_new: DiagnoseNew = 0,
+    since: SinceReleases = None,
     listing: Listing = False,
     json: Json = None,
     junit: Junit = None,
@@ -108,7 +112,7 @@ def sweep(
         found = verb.sweep(
             suite, out=folder, ready=ready, resume=resume is not None, again=again or (), repeat=repeat,
             workers=workers, pythons=python or (), ray=ray, baseline=baseline, diagnose_new=diagnose_new,
-            hear=watcher.hear,
+            since=since or (), hear=watcher.hear,
         )  # fmt: skip
     write_formats(found, json=json, junit=junit, sarif=sarif, summary=summary)
     if format == "github":
@@ -150,23 +154,35 @@ def list_cells(cells: list[Any], name: str, out: Path | None, workers: int) -> N
 def tell(found: SweepSummary, page: Path) -> None:
     """Say what a sweep found: the failures that are not accepted, then the counts."""
     console = printing()
-    for cell in found.failing[:SHOWN]:
-        word = f"{cell.status} {cell.kind}".strip()
-        line = f"{cell.baseline:8} {word:18} {cell.title}  {cell.options}: {cell.reason}"
-        console.print(line, markup=False, highlight=False, soft_wrap=True)
-    if len(found.failing) > SHOWN:
-        console.print(f"... and {len(found.failing) - SHOWN} more", highlight=False)
+    alike: dict[tuple[str, ...], list[SweepCell]] = {}
+    for cell in found.failing:
+        alike.setdefault((cell.baseline, cell.status, cell.kind, cell.reason), []).append(cell)
+    for cells in list(alike.values())[:SHOWN]:
+        console.print(failing_line(cells, dated=not found.changes), markup=False, highlight=False, soft_wrap=True)
+    if len(alike) > SHOWN:
+        rest = sum(len(cells) for cells in list(alike.values())[SHOWN:])
+        console.print(f"... and {rest} more", highlight=False)
     for cell in found.flaky:
         console.print(f"flaky    {cell.title}  {cell.options}", markup=False, highlight=False, soft_wrap=True)
     for change in found.changes:
         if change.word != "same":
             line = f"{change.word:13} {change.title}  {change.options}: {change.before} -> {change.after}"
+            line += f"; {change.since}" if change.since else ""
             console.print(line, markup=False, highlight=False, soft_wrap=True)
     for line in found.gone:
         console.print(f"gone     {line}", markup=False, highlight=False, soft_wrap=True)
     told = ", ".join(f"{count} {status}" for status, count in counts(found) if count)
     console.print(f"{headline(found)} ({told})", markup=False, highlight=False, soft_wrap=True)
     console.print(f"page: {page}", markup=False, highlight=False, soft_wrap=True)
+
+
+def failing_line(cells: list[SweepCell], *, dated: bool) -> str:
+    """Return a line for cells that fail alike: the first, how many others there are, why, and since when."""
+    cell = cells[0]
+    others = f" and {len(cells) - 1} more" if len(cells) > 1 else ""
+    word = f"{cell.status} {cell.kind}".strip()
+    since = f"; {cell.finding['since']}" if dated and cell.finding.get("since") else ""
+    return f"{cell.baseline:8} {word:18} {cell.title}  {cell.options}{others}: {cell.reason}{since}"
 
 
 def baseline(
@@ -224,25 +240,3 @@ def query(
     columns, rows = asked_of(folder, question)
     for row in [tuple(columns), *rows] if names else rows:
         print("\t".join("" if value is None else str(value).replace("\t", " ").replace("\n", " ") for value in row))
-
-
-class SweepWatcher(Watcher):
-    """Progress of a sweep on stderr: a line that changes on a terminal, one line for each cell elsewhere."""
-
-    def __init__(self, *, quiet: bool) -> None:
-        super().__init__(quiet=quiet)
-        self.told = 0
-
-    def hear(self, progress: Progress) -> None:
-        """Tell how far the sweep is."""
-        left = time.strftime("%H:%M:%S", time.gmtime(progress.seconds_left))
-        words = ", ".join(f"{count} {status}" for status, count in sorted(progress.statuses.items()))
-        if self.spinner is not None:
-            running = ", ".join(progress.running[:3])
-            self.spinner.update(f"{progress.done} of {progress.cells} ({words}); about {left} left; {running}")
-        elif not self.quiet and progress.newest is not None and progress.done > self.told:
-            self.told = progress.done
-            cell = progress.newest
-            line = f"[{progress.done}/{progress.cells}] {cell.status:8} {cell.seconds:6.1f} s  {cell.cell.title}  "
-            line += options_text(cell.cell.options)
-            self.console.print(line, markup=False, highlight=False, soft_wrap=True)

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import shlex
 import shutil
-import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -18,6 +16,7 @@ from torchparity.errors import NothingFails, ParityError, ResourceError, UsageEr
 from torchparity.judge.isolated import BUNDLE_JOB, describe, verdict_of
 from torchparity.judge.script import write_bundle, write_script
 from torchparity.minifier.answers import Answer, answer_of
+from torchparity.minifier.commands import run_check
 from torchparity.minifier.delivery import VERIFICATIONS, Delivered, deliver
 from torchparity.minifier.log import NAME, Log, resumed
 from torchparity.minifier.minified import Minified
@@ -33,11 +32,8 @@ from torchparity.repro.folders import remove_leftovers
 from torchparity.workers.desk import Desk, Reply
 from torchparity.workers.outcome import Ending, Limits, Outcome
 from torchparity.workers.pool import Pool
-from torchparity.workers.processes import wait_or_kill
 
 QUERY_SECONDS = 300.0
-CHECK = Signature(kind="check")
-INTERESTING, NOT_INTERESTING = 0, 1
 # What is handed over where the user ends it first: the case is there, its script was not run.
 NOT_RUN = Delivered(text="", plain=False, output="", reproduced=(0, 0))
 # A search that dies is begun again so often; it has its own limit of time besides.
@@ -384,22 +380,3 @@ def folder_for(out: str | Path | None) -> Iterator[Path]:
         raise UsageError(f"{folder} is not empty", hint="name another folder; this one would be written over")
     folder.mkdir(parents=True, exist_ok=True)
     yield folder
-
-
-def run_check(command: str, path: Path, limits: Limits) -> Answer:
-    """Let the user's command decide about a bundle."""
-    started = time.monotonic()
-    process = subprocess.Popen(
-        command.replace("{}", shlex.quote(str(path))),
-        shell=True,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,
-    )
-    code = wait_or_kill(process, limits.seconds)
-    return Answer(
-        signatures=(CHECK,) if code == INTERESTING else (),
-        same=code == NOT_INTERESTING,
-        seconds=time.monotonic() - started,
-    )

@@ -191,11 +191,12 @@ def markdown_text(summary: SweepSummary) -> str:
         lines += [
             "### Between the environments",
             "",
-            "| target | options | | before | after |",
-            "|---|---|---|---|---|",
+            "| target | options | | before | after | since |",
+            "|---|---|---|---|---|---|",
         ]
         lines += [
-            f"| {shown(change.title)} | {shown(change.options)} | {change.word} | {change.before} | {change.after} |"
+            f"| {shown(change.title)} | {shown(change.options)} | {change.word} | {change.before} | {change.after} | "
+            f"{shown(change.since)} |"
             for change in changed[:LISTED]
         ]
         lines.append("")

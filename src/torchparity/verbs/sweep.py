@@ -21,6 +21,8 @@ from torchparity.fleet.suite import cells_of, read_suite
 from torchparity.fleet.summary import summary_of
 from torchparity.fleet.sweep import Progress, Sweep, alone_in, repeated
 from torchparity.records import Severity, Status, SweepSummary
+from torchparity.releases.versions import read_releases
+from torchparity.verbs.dating import date_failures
 from torchparity.verbs.diagnose import diagnose
 from torchparity.verbs.report import baseline_place
 from torchparity.workers.pool import default_workers
@@ -53,6 +55,7 @@ def sweep(
     ray: str | None = None,
     baseline: str | Path | None = None,
     diagnose_new: int = 0,
+    since: Sequence[str] = (),
     hear: Listener | None = None,
 ) -> SweepSummary:
     """Check every cell of a suite in a process of its own; return what was found. What is known is kept as it comes.
@@ -61,6 +64,7 @@ def sweep(
     says are judged once more. Each cell is checked `repeat` times. `pythons` are interpreters of environments: every
     cell runs in each, and the summary tells what changed from the first to the last. `ray` is the address of a cluster
     (`auto` for the one at hand). `diagnose_new` of the worst failures that the baseline does not know are diagnosed.
+    `since` are releases of torch in which new failures are asked about: the summary says which of them broke each.
     """
     folder = Path(out)
     if resume and not (folder / FILE).is_file():
@@ -69,8 +73,10 @@ def sweep(
         raise UsageError("a sweep that goes on has its suite already", hint="leave the suite out, or --resume")
     if ray is not None and pythons:
         raise UsageError("a cluster has the environments of its nodes", hint="leave out --ray, or --python")
+    read_releases(since)  # What is no release is refused before it begins.
     begun = None if resume else cells_in(suite, ready)
     known = baselines.read_baseline(baseline_place(folder, baseline))
+    width = workers or default_workers()
     with alone_in(folder):
         store = Store(folder, create=True)
         try:
@@ -78,13 +84,28 @@ def sweep(
                 begin(store, begun, repeat=repeat, pythons=pythons)
             elif again:
                 store.again(again)
-            run_all(store, workers=workers or default_workers(), ray=ray, hear=hear)
+            run_all(store, workers=width, ray=ray, hear=hear)
             store.end(time.time())
             if diagnose_new:
                 diagnose_worst(store, known, diagnose_new)
-            return summary_of(store, known)
+            found = summary_of(store, known)
+            if since:
+                date_failures(
+                    store, new_failures(found), since, base=base_of(store), workers=workers or default_workers()
+                )
+                found = summary_of(store, known)
+            return found
         finally:
             store.close()
+
+
+def new_failures(found: SweepSummary) -> list[int]:
+    """Return the cells that fail anew: between twins, or else as the baseline says."""
+    differs = [cell for cell in found.failing if cell.status == Status.DIFFERS.value]
+    if not found.changes:
+        return [cell.id for cell in differs]
+    new = {(change.title, change.options) for change in found.changes if change.word == "new failure"}
+    return [cell.id for cell in differs if (cell.title, cell.options) in new]
 
 
 def begin(store: Store, begun: tuple[list[Cell], str, Path], *, repeat: int, pythons: Sequence[str | Path]) -> None:
@@ -168,7 +189,7 @@ def diagnose_worst(store: Store, known: Sequence[baselines.Known], most: int) ->
     """Diagnose the worst failures that are not accepted, one for each root cause; what they say is kept."""
     summary = summary_of(store, known)
     wanted = {cell.id for cell in summary.failing if cell.status == Status.DIFFERS.value}
-    cells = [cell for cell in store.cells() if cell.id in wanted and not cell.finding]
+    cells = [cell for cell in store.cells() if cell.id in wanted and "folder" not in cell.finding]
     cells.sort(key=lambda cell: -Severity(cell.severity).rank)
     base, seen, done = base_of(store), set[tuple[str, str, str]](), 0
     here = Path.cwd()
@@ -202,4 +223,5 @@ def diagnosed(cell: Judged, folder: Path) -> dict[str, Any]:
         "part": blame.part if blame is not None else "",
         "place": culprit.line.partition(" ")[0] if culprit is not None else "",
         "script": found.smallest.script if found.smallest is not None else "",
+        "plain": found.smallest is not None and found.smallest.plain,
     }

@@ -52,7 +52,7 @@
     field("detail-title").textContent = `${cell.title}: ${cell.status || "waiting"}`;
     const list = detail.querySelector("dl");
     list.replaceChildren();
-    const facts = { options: cell.options, kind: cell.kind, severity: cell.severity, why: cell.reason, leaves: cell.leaves, baseline: cell.baseline, stage: cell.stage.trim(), "your line": cell.place };
+    const facts = { options: cell.options, kind: cell.kind, severity: cell.severity, why: cell.reason, leaves: cell.leaves, baseline: cell.baseline, stage: cell.stage.trim(), "your line": cell.place, since: cell.since };
     for (const [name, value] of Object.entries(facts)) if (value) line(list, name, value);
     if (Number(cell.seconds)) line(list, "took", `${Number(cell.seconds).toFixed(1)} s${Number(cell.peak) ? `, ${(cell.peak / 2 ** 30).toFixed(2)} GiB` : ""}`);
     if (cell.history) line(list, "earlier", spark(cell.history));
