@@ -25,6 +25,7 @@ from torchparity import Status, Verdict
 from torchparity.judge.isolated import Announce, answer, judge_elsewhere
 from torchparity.records import ProgressCallback
 from torchparity.workers.outcome import Limits
+from torchparity.workers.pool import Pool
 
 BATCH, LENGTH, WIDTH = 4, 8, 32
 BLOCKS = 4
@@ -406,10 +407,10 @@ def bug_job(payload: dict[str, Any], announce: Announce) -> dict[str, Any]:
     return answer(lambda tell: judge(payload["name"], payload["where"], payload["backend"], tell), announce)
 
 
-def see(bug: Bug, where: str, backend: str) -> Seen:
+def see(bug: Bug, where: str, backend: str, pool: Pool) -> Seen:
     """Check a bug in a process of its own."""
     payload = {"name": bug.name, "where": where, "backend": backend}
-    verdict = judge_elsewhere(JOB, payload, subject=bug.name, backend=backend, limits=Limits(seconds=SECONDS))
+    verdict = judge_elsewhere(pool, JOB, payload, subject=bug.name, backend=backend, limits=Limits(seconds=SECONDS))
     return Seen(status=verdict.status.value, kinds=kinds_of(verdict), seconds=verdict.seconds)
 
 
@@ -454,18 +455,19 @@ def main() -> None:
     console = Console(width=150)
     table = Table("thread", "name", "stage", "alone", "model", "nodes", "seconds", title=f"bugs, {options.backend}")
     wrong = []
-    for bug in BUGS:
-        if options.names and bug.name not in options.names:
-            continue
-        alone, model, nodes = see(bug, "alone", options.backend), see(bug, "model", options.backend), nodes_of(bug)
-        seconds = f"{alone.seconds:.0f} + {model.seconds:.0f}"
-        told = [", ".join(seen.kinds) or seen.status for seen in (alone, model)]
-        table.add_row(str(bug.number or ""), bug.name, bug.stage, *told, str(nodes), seconds)
-        as_stated = bool({bug.kind, *bug.also} & set(model.kinds)) and nodes >= 200
-        as_stated &= bool({bug.alone_kind or bug.kind, *bug.also} & set(alone.kinds))
-        console.print(f"  {bug.name}: {told[0]}; {told[1]}; {nodes} nodes, {seconds} s", highlight=False)
-        if not as_stated:
-            wrong.append(bug.name)
+    with Pool(workers=1, preload=("torchparity.verbs.jobs",)) as pool:
+        for bug in BUGS:
+            if options.names and bug.name not in options.names:
+                continue
+            alone, model = (see(bug, where, options.backend, pool) for where in ("alone", "model"))
+            nodes, seconds = nodes_of(bug), f"{alone.seconds:.0f} + {model.seconds:.0f}"
+            told = [", ".join(seen.kinds) or seen.status for seen in (alone, model)]
+            table.add_row(str(bug.number or ""), bug.name, bug.stage, *told, str(nodes), seconds)
+            as_stated = bool({bug.kind, *bug.also} & set(model.kinds)) and nodes >= 200
+            as_stated &= bool({bug.alone_kind or bug.kind, *bug.also} & set(alone.kinds))
+            console.print(f"  {bug.name}: {told[0]}; {told[1]}; {nodes} nodes, {seconds} s", highlight=False)
+            if not as_stated:
+                wrong.append(bug.name)
     console.print(table)
     if wrong:
         raise SystemExit(f"not as stated: {', '.join(wrong)}")

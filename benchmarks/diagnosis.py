@@ -38,8 +38,8 @@ from torchparity.errors import ParityError
 from torchparity.faults.stages import STAGES, wrong_stage
 from torchparity.graphs.extract import opened_graph
 from torchparity.repro.case import Case
+from torchparity.repro.names import operation_name
 from torchparity.repro.opening import open_case
-from torchparity.repro.source import operation_name
 from torchparity.workers.pool import Pool
 
 # Operations that inductor's passes neither remove nor reorder among themselves.

@@ -36,7 +36,7 @@ from benchmarks.bugs import BUGS, Bug
 from torchparity.errors import ParityError
 from torchparity.minifier.log import NAME as LOG
 from torchparity.minifier.log import Log
-from torchparity.observe.guard import signature_of
+from torchparity.records import signature_of
 from torchparity.repro.case import Case
 from torchparity.repro.opening import open_case
 from torchparity.workers.pool import Pool
@@ -441,11 +441,11 @@ def bench_bugs(console: Console, names: list[str], limit: float, *, stock: bool,
                     place = out / bug.name if out is not None else Path(folder) / "small"
                     small = torchparity.minify(case, out=place, pool=pool, verdict=verdict)
                 row |= {
-                    "kind": str((small.signature or {}).get("kind")),
+                    "kind": small.signature.kind,
                     "level": case.level,
                     "from": case.compute_nodes,
                     "nodes": small.compute_nodes,
-                    "inputs": len(small.inputs),
+                    "inputs": len(small.case.inputs),
                     "queries": small.queries,
                     "seconds": round(time.monotonic() - started),
                     "reproduced": "{} of {}".format(*small.reproduced),

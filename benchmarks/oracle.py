@@ -33,7 +33,8 @@ from torchparity import Status, torchapi
 from torchparity.compare.leaves import Leaf
 from torchparity.faults import KINDS, plant
 from torchparity.faults.plant import eligible, is_tensor
-from torchparity.run.step import Plan, Runner
+from torchparity.run.plan import Plan
+from torchparity.run.step import Runner
 from torchparity.run.subject import Subject
 
 CLEAN_BACKENDS = ("aot_eager", "aot_eager_decomp_partition", "inductor")

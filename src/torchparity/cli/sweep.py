@@ -156,7 +156,9 @@ def tell(found: SweepSummary, page: Path) -> None:
     console = printing()
     alike: dict[tuple[str, ...], list[SweepCell]] = {}
     for cell in found.failing:
-        alike.setdefault((cell.baseline, cell.status, cell.kind, cell.reason), []).append(cell)
+        # What raises, or cannot be loaded, often does so everywhere; where numbers differ, each model is told.
+        alone = () if cell.status == "unknown" or cell.kind == "raises" else (str(cell.id),)
+        alike.setdefault((cell.baseline, cell.status, cell.kind, cell.reason, *alone), []).append(cell)
     for cells in list(alike.values())[:SHOWN]:
         console.print(failing_line(cells, dated=not found.changes), markup=False, highlight=False, soft_wrap=True)
     if len(alike) > SHOWN:
