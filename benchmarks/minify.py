@@ -142,7 +142,7 @@ def synthetic_cases() -> Iterator[Synthetic]:
         place = {length * 2 // 3: torch.sin}
         yield Synthetic(
             name=f"(a) one culprit, chain of {length}",
-            graph=lambda length=length, place=place: chain(length, place),  # type: ignore[misc]
+            graph=lambda length=length, place=place: chain(length, place),
             fails=has(torch.sin),
             optimum=1,
         )
@@ -150,14 +150,14 @@ def synthetic_cases() -> Iterator[Synthetic]:
         places = {length // 3: torch.sin, length * 3 // 4: torch.cos}
         yield Synthetic(
             name=f"(b) two that depend, chain of {length}",
-            graph=lambda length=length, places=places: chain(length, places),  # type: ignore[misc]
+            graph=lambda length=length, places=places: chain(length, places),
             fails=depends(torch.sin, torch.cos),
             optimum=2,
         )
     for nodes in (62, 122, 242, 962):
         yield Synthetic(
             name=f"(c) residual graph of {nodes}",
-            graph=lambda nodes=nodes: residual(nodes),  # type: ignore[misc]
+            graph=lambda nodes=nodes: residual(nodes),
             fails=depends(torch.sin, torch.cos),
             optimum=2,
         )
