@@ -51,7 +51,7 @@ def found(store, pool, seed, text, options=OPTIONS):
 
 def test_a_find_becomes_a_bug_with_a_script(pool, tmp_path):
     store = Store(tmp_path, create=True)
-    found(store, pool, 3, TEXT.format(operation="*"))
+    found(store, pool, 3, TEXT.format(operation="*"), options={**OPTIONS, "dynamic": True, "no_grad": True})
     asked = []
 
     def since(script):
@@ -72,7 +72,8 @@ def test_a_find_becomes_a_bug_with_a_script(pool, tmp_path):
     assert "AssertionError" in issue
     assert "### Since when" in issue
     assert bug.script in issue
-    assert json.loads((folder / "bug.json").read_text())["seed"] == 3
+    facts = json.loads((folder / "bug.json").read_text())
+    assert (facts["seed"], facts["options"]) == (3, OPTIONS)  # It fails without the other two.
     # One that is like it is the same bug, and is counted with it.
     found(store, pool, 4, TEXT.format(operation="*").replace("arange(6.0)", "arange(5.0)"))
     inquiry.settle(store.finds(NEW)[0])

@@ -110,3 +110,10 @@ def test_several_calls_are_made_of_one_wrapped_function():
         compile(text, "repro.py", "exec")
     text = next(scripts(CALLS, "value", ("output",), request_for("check", {}))).text
     exec(compile(text.replace("torch.compile", "(lambda function: function)"), "repro.py", "exec"), {})
+
+
+def test_what_is_set_stands_before_the_program_and_is_imported_once():
+    settings = {"inductor.epilogue_fusion": False, "inductor.max_fusion_size": 1}
+    text = next(scripts(PROGRAM, "value", ("output",), request_for("check", {"config": settings}))).text
+    assert text.count("import torch._inductor.config") == 1
+    assert text.index("max_fusion_size") < text.index("def program")

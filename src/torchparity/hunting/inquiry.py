@@ -79,16 +79,28 @@ class Inquiry:
             seen = again.status.value if again is not None else "it does not run"
             self.store.settle(find.seed, GONE, note=f"not seen again: {seen}")
             return
+        options = self._plainer(find.text, dict(find.options), pinned)
+        request = request_of(options)
         smaller = self.asking.make_small(find.text, request, [pinned], self.budget)
         small, verdict = find.text, again
         if smaller is not None:
-            answered = self.asking.verdict(smaller.text, request)
+            options = self._plainer(smaller.text, options, pinned)
+            answered = self.asking.verdict(smaller.text, request_of(options))
             if answered is not None:
                 small, verdict = smaller.text, answered
         questions = smaller.questions if smaller is not None else 0
         self.store.settle(find.seed, find.state, small=small, questions=questions)
-        found = replace(find, small=small, questions=questions)
-        self._name(found, told(verdict), self.others.blame(self._written(found), find.options))
+        found = replace(find, small=small, questions=questions, options=options)
+        self._name(found, told(verdict), self.others.blame(self._written(found), options))
+
+    def _plainer(self, text: str, options: dict[str, Any], pinned: Signature) -> dict[str, Any]:
+        """Return as few of the options as a program still fails with: none at all, or all but one, again and again."""
+        fewer = [{name: value for name, value in options.items() if name == "backend"}]
+        fewer += [{name: value for name, value in options.items() if name != left} for left in options]
+        for plainer in fewer:
+            if plainer != options and self.asking.first([text], request_of(plainer), [pinned]) is not None:
+                return self._plainer(text, plainer, pinned)
+        return options
 
     def _written(self, find: Find) -> Path:
         place = Path(self._scratch.name) / f"find{find.seed}.py"

@@ -130,11 +130,19 @@ def scripts(text: str, kind: str, leaves: Sequence[str], request: Request) -> It
         return
     compiled = compiling(request)
     for body in bodies(pieces, kind, leaves):
-        lines = [*pieces.before, *settings(request), "", "def run(wrap):"]
+        lines = [*headed(pieces.before, settings(request)), "", "def run(wrap):"]
         made = ["torch.manual_seed(0)", *pieces.made] if DRAWS.search(text) or LAYERS.search(text) else pieces.made
         lines += [f"    {line}" for statement in [*made, *pieces.prepared, *body] for line in statement.splitlines()]
         for check in checks(kind, compiled):
             yield Script(text="\n".join([*lines, "", *check, ""]), beyond_default=EQUAL not in check)
+
+
+def headed(before: Sequence[str], settings: Sequence[str]) -> list[str]:
+    """Return the first lines of a script: imports once, what is set, then the program."""
+    lines = [*before, *settings]
+    imports = list(dict.fromkeys(line for line in lines if line.startswith(("import ", "from "))))
+    rest = [line for line in before if line not in imports]
+    return [*imports, *(line for line in settings if line not in imports), "", *rest]
 
 
 def checks(kind: str, compiled: str) -> Iterator[list[str]]:
