@@ -594,3 +594,46 @@ def test_where_no_run_with_noise_comes_to_its_end_rounding_is_no_difference() ->
 
     assert verdict.status is not Status.DIFFERS
     assert any("with its roundings moved the model itself raises ValueError" in reason for reason in verdict.reasons)
+
+
+class DrawsElsewhere(torch.nn.Module):
+    """As fused attention with dropout on a GPU: with plain kernels, which float64 needs, it draws other numbers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner, self.outer = torch.nn.Linear(32, 32), torch.nn.Linear(32, 32)
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        steady = self.inner(x).tanh()
+        if not torch.backends.cuda.flash_sdp_enabled():
+            torch.rand(3)
+        return self.outer(torch.nn.functional.dropout(steady, 0.5)), steady
+
+
+@pytest.mark.parametrize(("factor", "expected"), [(1.0, Status.SAME), (1.0001, Status.DIFFERS)])
+def test_a_reference_with_other_random_numbers_is_no_truth(
+    factor: float, expected: Status, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from torchparity.run.reference import NeedsPlainKernels, Reference
+
+    class Picky(Reference):
+        def operate(self, func: Any, traits: Any, args: Any, kwargs: Any) -> Any:
+            if traits.name == "tanh" and not self.plain:
+                raise NeedsPlainKernels("tanh")
+            return super().operate(func, traits, args, kwargs)
+
+    def backend(graph: Graph, inputs: list[Any]) -> Any:
+        def run(*args: Any) -> Any:
+            first, *others = graph(*args)
+            behind_dropout = any("dropout" in str(node.target) for node in graph.graph.nodes)
+            return (first * factor if behind_dropout else first, *others)
+
+        return run
+
+    monkeypatch.setattr("torchparity.judge.ground.Reference", Picky)
+    torch.manual_seed(0)
+    verdict = check(DrawsElsewhere(), (torch.randn(2, 8, 32),), backend=backend, train=True)
+
+    assert verdict.status is expected, verdict.reasons
+    assert any("no float64 form" in reason for reason in verdict.reasons)
+    assert not any("nearer to float64" in reason for reason in verdict.reasons)

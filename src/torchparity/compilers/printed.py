@@ -25,7 +25,53 @@ def source_of(*things: Any) -> str:
 
 def trimmed(tree: ast.AST) -> str:
     """Return a tree as source, without what only a reader or a type checker needs."""
-    return ast.unparse(ast.fix_missing_locations(Trim().visit(tree)))
+    return printed(Trim().visit(tree))
+
+
+def printed(tree: ast.AST) -> str:
+    """Return a tree as source that every Python takes: from 3.12 on, quotes inside of an f-string are no other ones."""
+    return ast.unparse(ast.fix_missing_locations(WithoutNestedQuotes().visit(tree)))
+
+
+class WithoutNestedQuotes(ast.NodeTransformer):
+    """`f"{', '.join(names)} differ"` -> `"{} differ".format(", ".join(names))`."""
+
+    def visit_JoinedStr(self, node: ast.JoinedStr) -> ast.AST:
+        """Write a text with fields as a call of `format`, where a field holds a text itself."""
+        self.generic_visit(node)
+        fields = [part for part in node.values if isinstance(part, ast.FormattedValue)]
+        if not any(holds_text(part.value) for part in fields) or not all(is_plain(part.format_spec) for part in fields):
+            return node
+        template = "".join(
+            field_text(part) if isinstance(part, ast.FormattedValue) else escaped(part) for part in node.values
+        )
+        function = ast.Attribute(ast.Constant(template), "format", ast.Load())
+        return ast.Call(function, [part.value for part in fields], [])
+
+
+def holds_text(node: ast.AST) -> bool:
+    """Tell whether there is a text somewhere in an expression."""
+    return any(
+        isinstance(part, ast.JoinedStr) or (isinstance(part, ast.Constant) and isinstance(part.value, str))
+        for part in ast.walk(node)
+    )
+
+
+def is_plain(spec: ast.expr | None) -> bool:
+    """Tell whether a format of a field is a text without fields of its own."""
+    return spec is None or all(isinstance(part, ast.Constant) for part in getattr(spec, "values", [None]))
+
+
+def field_text(part: ast.FormattedValue) -> str:
+    """Return a field as `format` writes it."""
+    conversion = f"!{chr(part.conversion)}" if part.conversion > 0 else ""
+    spec = "".join(str(entry.value) for entry in getattr(part.format_spec, "values", ()))
+    return "{" + conversion + (f":{spec}" if spec else "") + "}"
+
+
+def escaped(part: ast.expr) -> str:
+    """Return what stands between fields, as `format` writes it."""
+    return str(getattr(part, "value", "")).replace("{", "{{").replace("}", "}}")
 
 
 class Trim(ast.NodeTransformer):
@@ -96,11 +142,11 @@ def embedded(name: str, *roots: str) -> tuple[tuple[str, ...], str]:
             imports.add(homes[word].foreign[word])
         else:
             waiting += names_in(homes[word].definitions[word], homes[word].aliases)
-    printed = []
+    texts: list[str] = []
     for module in modules:
         kept = {id(node): node for word, node in module.definitions.items() if word in wanted and homes[word] is module}
-        printed += [ast.unparse(Plain(module.aliases).visit(node)) for node in kept.values()]
-    text = "\n".join(printed)
+        texts += [printed(Plain(module.aliases).visit(node)) for node in kept.values()]
+    text = "\n".join(texts)
     return tuple(sorted(imports)), "\n".join(line for line in text.splitlines() if line.strip()) + "\n"
 
 

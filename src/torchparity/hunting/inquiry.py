@@ -96,7 +96,9 @@ class Inquiry:
     def _plainer(self, text: str, options: dict[str, Any], pinned: Signature) -> dict[str, Any]:
         """Return as few of the options as a program still fails with: none at all, or all but one, again and again."""
         fewer = [{name: value for name, value in options.items() if name == "backend"}]
-        fewer += [{name: value for name, value in options.items() if name != left} for left in options]
+        fewer += [
+            {name: value for name, value in options.items() if name != left} for left in options if left != "backend"
+        ]
         for plainer in fewer:
             if plainer != options and self.asking.first([text], request_of(plainer), [pinned]) is not None:
                 return self._plainer(text, plainer, pinned)

@@ -117,6 +117,8 @@ class Appeals:
         }
         # What is exact was never rounded, so no decision can have turned on a rounding.
         wrong = {path for path in wrong if not self.ground.expectations[path].exact}
+        if self.ground.truthless_random:
+            wrong = {path for path in wrong if not self.ground.expectations[path].random}
         worth = wrong if reference is not None and reference.decisions and self.tolerance.relative is None else set()
         if not self.settings.agree("float64 by itself?", int(bool(worth))):
             return

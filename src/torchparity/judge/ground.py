@@ -63,6 +63,8 @@ class Ground:
         # State of Python's that eager itself does not repeat (a time, an address): nobody can be held to it.
         self.fickle: set[str] = set()
         self.saw_random = False
+        # Whether the reference drew other random numbers than eager, so that it says nothing of what depends on them.
+        self.truthless_random = False
         # Whether a device may shorten the factors of products, so that noise is large beside a float32 rounding.
         self.shortens = False
         self.raises = False
@@ -106,7 +108,7 @@ class Ground:
             self.notes.append(reasons.no_gradient())
         if self.settings.tolerance.relative is None:
             # Beside a reference eager itself is a sample of the noise.
-            first = FIRST_RUNS + (self.reference is None)
+            first = FIRST_RUNS + (self.reference is None or self.truthless_random)
             for _ in range(min(first, self.settings.noise_runs)):
                 self.run_noise(self.expectations)
         return None
@@ -242,10 +244,22 @@ class Ground:
                 self.expectations.clear()
                 return f"{ending.failure.type}: {ending.failure.message}"
             self.reference = reference
+            if plain and self.random_after is not None and ending.random is not None:
+                self.truthless_random = not ending.random.same_torch_numbers(self.random_after)
+            if self.truthless_random:
+                self._forget_random_truths(eager, reference)
             if reference.unpromoted:
                 self.notes.append(reasons.not_promoted(reference.unpromoted))
             return ""
         return "no plain kernels"
+
+    def _forget_random_truths(self, eager: dict[str, Leaf], reference: Reference) -> None:
+        """Let the noise alone decide where plain kernels drew other random numbers than eager's: another mask, say."""
+        for path, expectation in self.expectations.items():
+            if expectation.random:
+                self.expectations[path] = Expectation(eager[path], None, random=True)
+        reference.draws.clear()
+        self.notes.append(reasons.random_without_reference())
 
     def _consume_reference(self, eager: dict[str, Leaf], leaf: Leaf, reference: Reference) -> None:
         expected = eager.get(leaf.path)

@@ -219,6 +219,14 @@ def without_reference(why: str) -> str:
     return f"judged without a float64 reference ({why[:160]}): the noise of eager alone decides"
 
 
+def random_without_reference() -> str:
+    """Say that the float64 reference has other random numbers than eager."""
+    return (
+        "a fused kernel draws random numbers that have no float64 form (dropout in attention, say): what depends on "
+        "them is judged by the noise of eager alone"
+    )
+
+
 def nothing_compiled() -> str:
     """Say that the compiler was never used."""
     return "nothing was compiled: no graph ran, so that eager was compared with eager (--allow-eager if you want that)"
