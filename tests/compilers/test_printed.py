@@ -4,7 +4,7 @@ import ast
 
 import pytest
 
-from torchparity.compilers.printed import embedded, printed
+from torchparity.compilers.printed import as_source, embedded
 from torchparity.repro.script import CALLED
 
 NAMES, NUMBER = ["a", "b"], 1.23456
@@ -20,7 +20,7 @@ TEXTS = [
 @pytest.mark.parametrize("text", TEXTS)
 def test_a_text_with_fields_means_the_same(text):
     tree = ast.parse(text, mode="eval")
-    assert eval(printed(tree)) == eval(text)
+    assert eval(as_source(tree)) == eval(text)
 
 
 def nested(text):

@@ -25,10 +25,10 @@ def source_of(*things: Any) -> str:
 
 def trimmed(tree: ast.AST) -> str:
     """Return a tree as source, without what only a reader or a type checker needs."""
-    return printed(Trim().visit(tree))
+    return as_source(Trim().visit(tree))
 
 
-def printed(tree: ast.AST) -> str:
+def as_source(tree: ast.AST) -> str:
     """Return a tree as source that every Python takes: from 3.12 on, quotes inside of an f-string are no other ones."""
     return ast.unparse(ast.fix_missing_locations(WithoutNestedQuotes().visit(tree)))
 
@@ -40,7 +40,9 @@ class WithoutNestedQuotes(ast.NodeTransformer):
         """Write a text with fields as a call of `format`, where a field holds a text itself."""
         self.generic_visit(node)
         fields = [part for part in node.values if isinstance(part, ast.FormattedValue)]
-        if not any(holds_text(part.value) for part in fields) or not all(is_plain(part.format_spec) for part in fields):
+        if not any(holds_text(part.value) for part in fields) or not all(
+            has_no_fields(part.format_spec) for part in fields
+        ):
             return node
         template = "".join(
             field_text(part) if isinstance(part, ast.FormattedValue) else escaped(part) for part in node.values
@@ -57,7 +59,7 @@ def holds_text(node: ast.AST) -> bool:
     )
 
 
-def is_plain(spec: ast.expr | None) -> bool:
+def has_no_fields(spec: ast.expr | None) -> bool:
     """Tell whether a format of a field is a text without fields of its own."""
     return spec is None or all(isinstance(part, ast.Constant) for part in getattr(spec, "values", [None]))
 
@@ -145,7 +147,7 @@ def embedded(name: str, *roots: str) -> tuple[tuple[str, ...], str]:
     texts: list[str] = []
     for module in modules:
         kept = {id(node): node for word, node in module.definitions.items() if word in wanted and homes[word] is module}
-        texts += [printed(Plain(module.aliases).visit(node)) for node in kept.values()]
+        texts += [as_source(Plain(module.aliases).visit(node)) for node in kept.values()]
     text = "\n".join(texts)
     return tuple(sorted(imports)), "\n".join(line for line in text.splitlines() if line.strip()) + "\n"
 
