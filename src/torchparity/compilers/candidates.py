@@ -158,7 +158,7 @@ class Afresh(Compiled):
 
 @dataclass(frozen=True)
 class Keeping(Compiled):
-    """The model, compiled; what it returned last is kept."""
+    """The model, compiled; what it returned first is kept: later runs may be on other data."""
 
     kept: list[Any] = field(default_factory=list)
     copied: Callable[[Any], Any] = copy.deepcopy
@@ -169,7 +169,8 @@ class Keeping(Compiled):
 
         def run(*args: Any) -> Any:
             results = compiled(*args)
-            self.kept[:] = [self.copied(result) for result in results]
+            if not self.kept:
+                self.kept[:] = [self.copied(result) for result in results]
             return results
 
         return run

@@ -19,7 +19,7 @@ from torchparity.judge.isolated import run_in
 from torchparity.judge.script import write_bundle
 from torchparity.observe.capture import AOT, DYNAMO
 from torchparity.observe.keeping import Keeper
-from torchparity.records import ProgressCallback, Status, Verdict, signature_of
+from torchparity.records import ProgressCallback, Severity, Status, Verdict, signature_of
 from torchparity.repro.bundle import read_bundle
 from torchparity.repro.case import Case
 from torchparity.request import Options, Request, request_for
@@ -68,11 +68,15 @@ def examine(
     notes, agree = list(keeper.notes), 0
     if oracle.ground.runner.lost:
         return Examined(verdict=verdict, notes=(*notes, "its graphs are judged in processes whose device works"))
+    if oracle.recorded:  # What was recorded went with the check: nobody can run these graphs again.
+        return Examined(verdict=verdict, notes=tuple(notes))
     for kept in keeper.graphs:
         try:
             found = kept.judge(request, used.recipe, progress=progress)
             if raises_alone(found, verdict):
                 notes.append(f"{kept.name}: {found.reasons[0]}, which the model as a whole does not")
+            elif is_another(found, verdict):
+                notes.append(f"{kept.name}: {found.reasons[0]}, while the model as a whole is wrong")
             elif found.status is Status.DIFFERS:
                 case = replace(kept.case(request), signature=signature_of(None, found))
                 write_bundle(case, folder / kept.name)
@@ -87,6 +91,12 @@ def examine(
 def raises_alone(graph: Verdict, whole: Verdict) -> bool:
     """Tell whether a graph fails to run where the model that it comes from runs."""
     return graph.status is Status.DIFFERS and graph.failure is not None and whole.failure is None
+
+
+def is_another(graph: Verdict, whole: Verdict) -> bool:
+    """Tell whether a graph differs in its layout alone where the model that it comes from is wrong, or fails."""
+    layout = graph.status is Status.DIFFERS and graph.severity is Severity.LAYOUT
+    return layout and whole.severity.rank > Severity.LAYOUT.rank
 
 
 def candidates(subject: Subject, request: Request, folder: Path) -> tuple[list[str], list[str]]:
@@ -138,7 +148,7 @@ def find_in_bundles(
         names, notes = candidates(what, request, folder)
     if note is not None:
         note(notes)
-    asked, unknown = judged, list[str]()
+    asked, unknown, second = judged, list[str](), None
     for name in names:
         if judged and name.endswith(f"_{DYNAMO}"):
             continue
@@ -146,10 +156,16 @@ def find_in_bundles(
         verdict = run_in(pool, folder / name, limits=limits)
         if whole is not None and raises_alone(verdict, whole):
             unknown.append(f"{name}: {verdict.reasons[0]}, alone")
+        elif whole is not None and is_another(verdict, whole):
+            second = second or Failing(folder=folder / name, verdict=verdict)
         elif verdict.status is Status.DIFFERS:
             return Failing(folder=folder / name, verdict=verdict)
         if verdict.status is Status.UNKNOWN:
             unknown.append(f"{name}: {'; '.join(verdict.reasons)}")
+    if second is not None:
+        if note is not None:
+            note([f"no graph is as wrong as the model by itself; {second.folder.name} differs in another way"])
+        return second
     rest = f", {len(unknown)} of them without an answer ({unknown[0]})" if unknown else ""
     raise NoFailingGraph(
         f"no graph of {what.title()} fails by itself ({asked} were judged{rest})",
