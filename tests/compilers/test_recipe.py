@@ -6,8 +6,10 @@ import pytest
 import torch
 
 from torchparity import CaseError, Recipe, UsageError, torchapi
-from torchparity.compilers.recipe import EAGER_RANDOM, is_lost, registered_source, registering_import
+from torchparity.compilers.recipe import is_lost, registered_source, registering_import
 from torchparity.repro.case import backend_files
+
+EAGER_RANDOM = {"inductor.fallback_random": True, "dynamo.use_numpy_random_stream": True}
 
 RECIPES = [
     Recipe(backend="eager"),
@@ -94,3 +96,11 @@ def test_a_backend_registered_by_another_module_than_its_own_is_named_by_its_own
     assert registered_source("registered_elsewhere") == (["import wrong_backends"], "wrong_backends.doubling")
     assert registered_source("wrong_sine") == (["import wrong_backends"], "'wrong_sine'")
     assert not any(registered_source(name)[0] for name in ("inductor", "eager", "aot_eager", "cudagraphs"))
+
+
+def test_what_a_dropout_is_given_is_not_padded_where_that_changes_its_mask(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch, "__version__", "2.11.0+cu130")
+    assert Recipe().with_eager_random().config == {**EAGER_RANDOM, "inductor.comprehensive_padding": False}
+    monkeypatch.setattr(torch, "__version__", "2.13.0")
+    assert Recipe().with_eager_random().config == EAGER_RANDOM

@@ -31,8 +31,7 @@ SETTINGS: tuple[tuple[type, tuple[type, ...]], ...] = (
     (dict, (dict,)),
     (set, (set, list, tuple)),
 )
-GRAPH_RANDOM = {"inductor.fallback_random": True}
-EAGER_RANDOM = {**GRAPH_RANDOM, "dynamo.use_numpy_random_stream": True}
+NUMPY_RANDOM = {"dynamo.use_numpy_random_stream": True}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,8 +102,10 @@ class Recipe:
         The setting is inductor's, but every backend that uses its decompositions obeys it. A `graph` draws none of
         NumPy's.
         """
-        foreign = self.engine is not None and not self.engine.obeys_inductor
-        return self if foreign else replace(self, config={**(GRAPH_RANDOM if graph else EAGER_RANDOM), **self.config})
+        if self.engine is not None and not self.engine.obeys_inductor:
+            return self
+        numpy = {} if graph else NUMPY_RANDOM
+        return replace(self, config={**torchapi.eager_random_settings(), **numpy, **self.config})
 
     @contextlib.contextmanager
     def active(self) -> Iterator[None]:

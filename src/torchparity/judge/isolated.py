@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 from collections.abc import Callable
 from dataclasses import asdict, replace
@@ -24,6 +25,8 @@ from torchparity.workers.pool import Pool
 
 # A candidate that dies of one of these did so itself; other signals come from outside.
 OWN_SIGNALS = (signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGSYS)
+# Python's own words at the end of a process; how many letters are kept, of them and of what stands before them.
+FATAL, WORDS, BEFORE = "Fatal Python error", 8000, 2000
 BUNDLE_JOB = "torchparity.judge.isolated:bundle_job"
 LIMIT_SECONDS = 1800.0
 
@@ -101,7 +104,7 @@ def verdict_of(outcome: Outcome, *, subject: str, backend: str) -> Verdict:
             message=how,
             stage=Kind.CRASHES.value,
             phase=name,
-            traceback=outcome.output[-8000:],
+            traceback=last_words(outcome.output),
         )
     elif outcome.error is not None:
         told = outcome.error
@@ -116,6 +119,19 @@ def verdict_of(outcome: Outcome, *, subject: str, backend: str) -> Verdict:
         failure=failure,
         seconds=outcome.seconds,
     )
+
+
+def last_words(output: str) -> str:
+    """Return what a process printed before it died, the cause of it first.
+
+    Python says which error is fatal, where every thread is, and at the end which modules it has loaded: over 6,000
+    letters that tell nothing. What stands right before it is the message of whoever gave up.
+    """
+    text = re.sub(r"^Extension modules: .*$", "", output, flags=re.MULTILINE).rstrip()
+    before, found, after = text.rpartition(FATAL)
+    if not found:
+        return text[-WORDS:]
+    return f"{before[-BEFORE:]}{found}{after}"[:WORDS]
 
 
 def told_outside(verdict: Verdict, output: str) -> Verdict:

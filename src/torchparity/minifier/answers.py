@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from torchparity.records import Signature, Status, Verdict, family, signatures_of
+from torchparity.records import Failure, Kind, Signature, Status, Verdict, family, signatures_of
 
 # How much of an error's text is kept to find the operation that it names.
 CLUE = 3000
@@ -43,8 +43,14 @@ def answer_of(verdict: Verdict) -> Answer:
     return Answer(
         signatures=signatures_of(verdict),
         wrong=tuple((leaf.path, family(leaf.kind)) for leaf in differing),
-        clue=f"{failure.message}\n{failure.traceback[-CLUE:]}" if failure is not None else "",
+        clue=f"{failure.message}\n{clue_in(failure)}" if failure is not None else "",
         repeats=verdict.differs_in or (1, 1),
         tolerance=verdict.threshold * differing[0].allowed if differing else 0.0,
         seconds=verdict.seconds,
     )
+
+
+def clue_in(failure: Failure) -> str:
+    """Return the part of what was printed that names the cause: the end of a traceback, the beginning of a crash."""
+    crashed = failure.stage == Kind.CRASHES.value
+    return failure.traceback[:CLUE] if crashed else failure.traceback[-CLUE:]

@@ -27,6 +27,10 @@ from torchparity.workers.warmup import VECTORS_WORK
 VERIFICATIONS = 3
 RUN_SECONDS = 300.0
 OUTPUT = 6000
+# torch's own switch: where it is set, torch.compile compiles nothing.
+NOT_COMPILED = {"TORCH_COMPILE_DISABLE": "1"}
+# Words in a script whose results eager itself might not repeat: random numbers, atomics of a GPU.
+DOUBTFUL = ("manual_seed", "cuda")
 # How much nicer than this process a cold run is.
 GIVES_WAY = 10
 # A crash may also be reported by a shell's way of saying it.
@@ -103,10 +107,18 @@ def deliver(
     for text in scripts:
         (folder / SCRIPT).write_text(text, encoding="utf-8")
         delivered = verified(folder / SCRIPT, text, signature, plain=True, probes=probes)
-        if delivered.reproduced[0] == VERIFICATIONS:
+        if delivered.reproduced[0] == VERIFICATIONS and agrees_with_itself(folder / SCRIPT, text):
             return delivered
     (folder / SCRIPT).unlink(missing_ok=True)
     return verified(folder / "case" / SCRIPT, write_script(case), signature, plain=False, probes=probes)
+
+
+def agrees_with_itself(script: Path, text: str) -> bool:
+    """Tell whether a script passes where nothing is compiled; asked where eager might not repeat itself."""
+    if not any(word in text for word in DOUBTFUL) or "torch.compile(" not in text:
+        return True
+    with tempfile.TemporaryDirectory(prefix="torchparity-") as cache:
+        return run_cold(script, cache, [], more=NOT_COMPILED).exit_code == 0
 
 
 def verified(script: Path, text: str, signature: Signature, *, plain: bool, probes: Path | None) -> Delivered:

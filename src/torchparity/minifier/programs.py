@@ -19,7 +19,7 @@ from torchparity.compilers.written import request_from_json, request_to_json
 from torchparity.errors import ParityError
 from torchparity.judge.asking import oracle_for
 from torchparity.judge.isolated import answer, judge_elsewhere, phase_of, verdict_of
-from torchparity.minifier.delivery import ColdRun, run_cold
+from torchparity.minifier.delivery import NOT_COMPILED, ColdRun, run_cold
 from torchparity.programs.script import FACTORY, HANGS, scripts
 from torchparity.programs.small import Budget, Smaller, make_small
 from torchparity.records import ProgressCallback, Signature, Status, Verdict, signatures_of
@@ -35,8 +35,6 @@ FIRST_JOB = "torchparity.minifier.programs:first_job"
 SECONDS = 120.0
 # More and more of a compiler, until a failure shows: the less, the cheaper each question.
 CHEAPER = ("eager", "aot_eager")
-# torch's own switch: where it is set, torch.compile compiles nothing.
-NOT_COMPILED = {"TORCH_COMPILE_DISABLE": "1"}
 
 Announce = Callable[[str], None]
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import operator
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -20,13 +20,14 @@ from torchparity.compilers.recipe import Recipe
 from torchparity.records import Kind
 from torchparity.repro.fills import fill_source, stride_order
 from torchparity.repro.names import ALWAYS, GIVEN, input_names, operation_name
-from torchparity.repro.source import Source, import_line
+from torchparity.repro.source import Source, draws, import_line
 from torchparity.repro.values import literal
 from torchparity.version import __version__
 
 # Kinds of difference that a few lines can assert.
 CLOSE = (Kind.VALUE, Kind.BIAS, Kind.NONFINITE, Kind.INTEGER, Kind.DTYPE, Kind.SHAPE, Kind.MUTATION)
 LONG = 40
+SEED = "torch.manual_seed(0)"
 # What Python's own operators are called that write to their first argument.
 IN_PLACE = (
     "setitem",
@@ -48,6 +49,11 @@ class Plain:
     tolerance: float | None = None
     environment: Mapping[str, Any]
 
+    @property
+    def draws(self) -> bool:
+        """Whether the graph draws random numbers: both runs must draw the same."""
+        return any(draws(node) for node in self.graph_module.graph.nodes)
+
 
 def write_plain(plain: Plain) -> str | None:
     """Return the text of the script, or None where the case cannot be said in a few words."""
@@ -56,6 +62,8 @@ def write_plain(plain: Plain) -> str | None:
         return None
     if len(graph_module.graph.nodes) - len(plain.inputs) > LONG:
         return None
+    if plain.draws:
+        plain = replace(plain, recipe=plain.recipe.with_eager_random(graph=True))
     imports, backend = plain.recipe.backend_source()
     engine = plain.recipe.engine.plain_definitions if plain.recipe.engine is not None else ""
     if "tempfile." in engine:
@@ -217,7 +225,7 @@ def body(plain: Plain, names: list[str], inputs: list[str], call: str, check: li
     if plain.backward or fresh or around:
         gradients = [name for name, value in zip(names, plain.inputs, strict=True) if wants_gradient(value)]
         written = [name for name, value in zip(names, plain.inputs, strict=True) if isinstance(value, torch.Tensor)]
-        lines = ["def run(function):"]
+        lines = ["def run(function):", *([f"    {SEED}"] if plain.draws else [])]
         lines += [f"    {name} = {entry}" for name, entry in zip(names, inputs, strict=True)]
         lines += (
             [around, f"        result = function({arguments})"] if around else [f"    result = function({arguments})"]
@@ -235,14 +243,17 @@ def body(plain: Plain, names: list[str], inputs: list[str], call: str, check: li
             lines += [f"    return {', '.join(['result', *written])}"]
         else:
             lines += ["    return result"]
-        setup, eager, other = [*lines, "", ""], "run(f)", f"run({call})"
+        setup, eager, other, seed = [*lines, "", ""], "run(f)", f"run({call})", []
     else:
+        seed = [SEED] if plain.draws else []
         setup = [*(f"{name} = {entry}" for name, entry in zip(names, inputs, strict=True)), ""]
         eager, other = f"f({arguments})", f"{call}({arguments})"
     return [
         *setup,
+        *seed,
         f"expected = {eager}",
         'print("eager:   ", expected)',
+        *seed,
         f"actual = {other}",
         'print("compiled:", actual)',
         *check,

@@ -136,7 +136,7 @@ def _inspect(node: Node, source: Source) -> None:
         return
     name = operation_name(node)
     source.compute_nodes += is_operation(node)
-    source.draws_random_numbers |= bool(RANDOM.search(str(node.target))) or _draws(node)
+    source.draws_random_numbers |= draws(node)
     if "triton_kernel_wrapper" in name:
         raise CaseError(
             f"{node.name} runs a Triton kernel of the user's, known to this process only by its number",
@@ -164,8 +164,10 @@ def _inspect_argument(node: Node, value: Any) -> None:
         )
 
 
-def _draws(node: Node) -> bool:
-    return isinstance(node.target, torchapi.OpOverload) and torchapi.is_random(node.target)
+def draws(node: Node) -> bool:
+    """Tell whether an operation draws random numbers, as far as its name or its tags tell."""
+    tagged = isinstance(node.target, torchapi.OpOverload) and torchapi.is_random(node.target)
+    return node.op.startswith("call") and (tagged or bool(RANDOM.search(str(node.target))))
 
 
 # --- imports -------------------------------------------------------------------------------------

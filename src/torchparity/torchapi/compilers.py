@@ -133,6 +133,20 @@ def graphs_compiled() -> int:
     return int(lookup("torch._dynamo.utils.counters")["stats"]["unique_graphs"])
 
 
+def eager_random_settings() -> dict[str, Any]:
+    """Return what inductor is told so that it draws eager's random numbers.
+
+    Before 2.12 it pads what a dropout on a GPU is given, which then draws a larger mask (pytorch #174078).
+    """
+    padded = torch.cuda.is_available() and version_below(2, 12)
+    return {"inductor.fallback_random": True} | ({"inductor.comprehensive_padding": False} if padded else {})
+
+
+def version_below(*numbers: int) -> bool:
+    """Tell whether torch is older than a release."""
+    return tuple(int(part) for part in torch.__version__.split("+")[0].split(".")[:2] if part.isdigit()) < numbers
+
+
 def compiler_counts() -> Counter[str]:
     """Return what the compiler has counted in this process: passes and patterns that fired, fallbacks, breaks."""
     found: Counter[str] = Counter()

@@ -1,0 +1,45 @@
+"""The script of a small case: what it asserts holds where nothing is wrong, whatever the graph does."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch.fx import symbolic_trace
+
+from torchparity import Recipe
+from torchparity.repro.plain import SEED, Plain, write_plain
+
+
+def dropped(x):
+    return torch.nn.functional.dropout(x, 0.5)
+
+
+def drawn(x):
+    return x + torch.rand_like(x)
+
+
+def written(x):
+    return x.bernoulli_(0.5)
+
+
+def plain(function, *, recipe, kind="value", **more):
+    graph_module = symbolic_trace(function)
+    inputs = (torch.arange(64.0, requires_grad=bool(more.get("backward"))),)
+    return Plain(graph_module=graph_module, inputs=inputs, recipe=recipe, kind=kind, environment={}, **more)
+
+
+@pytest.mark.parametrize(
+    ("function", "more"),
+    [(dropped, {}), (dropped, {"backward": True}), (drawn, {}), (drawn, {"backward": True}), (written, {})],
+)
+def test_a_graph_that_draws_is_run_twice_with_the_same_numbers(function, more):
+    text = write_plain(plain(function, recipe=Recipe(backend="eager"), **more))
+    assert SEED in text
+    assert "fallback_random = True" in text
+    exec(compile(text, "repro.py", "exec"), {})
+
+
+def test_a_graph_that_draws_nothing_is_not_seeded():
+    text = write_plain(plain(lambda x: x.sin(), recipe=Recipe(backend="eager")))
+    assert SEED not in text
+    assert "fallback_random" not in text
