@@ -278,3 +278,26 @@ def test_halves_stay_exact_in_float64_and_in_place() -> None:
 
     verdict = check(halves, (torch.arange(12.0, dtype=torch.float64),), exact=True, backend="aot_eager")
     assert "output" in verdict.exact
+
+
+WEIGHED = [
+    ("bilinear", True, (4, 1)),
+    ("bilinear", False, (3, 2)),
+    ("bilinear", True, (5, 7)),
+    ("bicubic", False, (3, 5)),
+    ("bicubic", True, (2, 3)),
+]
+
+
+@pytest.mark.parametrize(("mode", "corners", "size"), WEIGHED)
+def test_weights_that_a_kernel_rounds_for_itself_make_nothing_exact(mode, corners, size):
+    """In float64 nothing tells the truth: 1 where another formula gives 1 + 2e-16 is no difference."""
+    given = (torch.arange(48) % 5 - 1).view(1, 3, 4, 4).double().requires_grad_()
+    small = (torch.arange(12) % 5 - 1).view(1, 3, 2, 2).double().requires_grad_()
+
+    def function(x):
+        return torch.nn.functional.interpolate(x, size=size, mode=mode, align_corners=corners)
+
+    for x in (given, small):
+        verdict = torchparity.check(function, (x,), exact=True)
+        assert verdict.status is Status.SAME, verdict.reasons
