@@ -290,14 +290,16 @@ WEIGHED = [
 
 
 @pytest.mark.parametrize(("mode", "corners", "size"), WEIGHED)
-def test_weights_that_a_kernel_rounds_for_itself_make_nothing_exact(mode, corners, size):
+def test_weights_that_a_kernel_rounds_for_itself_make_nothing_exact(
+    mode: str, corners: bool, size: tuple[int, int]
+) -> None:
     """In float64 nothing tells the truth: 1 where another formula gives 1 + 2e-16 is no difference."""
     given = (torch.arange(48) % 5 - 1).view(1, 3, 4, 4).double().requires_grad_()
     small = (torch.arange(12) % 5 - 1).view(1, 3, 2, 2).double().requires_grad_()
 
-    def function(x):
+    def function(x: torch.Tensor) -> torch.Tensor:
         return torch.nn.functional.interpolate(x, size=size, mode=mode, align_corners=corners)
 
     for x in (given, small):
-        verdict = torchparity.check(function, (x,), exact=True)
+        verdict = check(function, (x,), exact=True)
         assert verdict.status is Status.SAME, verdict.reasons
