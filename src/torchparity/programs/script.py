@@ -173,7 +173,9 @@ def bodies(pieces: Pieces, kind: str, leaves: Sequence[str]) -> Iterator[list[st
     if len(pieces.calls) > 1:
         flat = "part for each in results for part in (each if isinstance(each, tuple) else (each,))"
         results[1] = f"results = [{flat}]"
-    wanted = "(part * torch.arange(part.numel()).view(part.shape)).sum() for part in results if part.requires_grad"
+    wanted = (
+        "(part * torch.arange(1, part.numel() + 1).view(part.shape)).sum() for part in results if part.requires_grad"
+    )
     backward = [*results, f"sum({wanted}).backward()"]
     shares = "part.untyped_storage().data_ptr() == given.untyped_storage().data_ptr()"
     ways = {
