@@ -1,0 +1,12 @@
+import torch
+def program(a):
+    return a.index_select(0, torch.tensor(0))
+
+def run(wrap):
+    x = torch.ones(1, 2, 1, 2).to(memory_format=torch.channels_last)
+    results = wrap(program)(x)
+    results = results if isinstance(results, tuple) else (results,)
+    return [part.stride() for part in results]
+
+expected, actual = run(lambda function: function), run(lambda function: torch.compile(function, dynamic=True))
+torch.testing.assert_close(actual, expected)
