@@ -124,3 +124,26 @@ def test_a_fault_differs(name, kind, where, monkeypatch):
     verdict = torchparity.check(model, inputs, backend=backend, train=True)
     assert backend.planted is not None
     assert verdict.status is Status.DIFFERS, verdict.reasons
+
+
+class Dropping(torch.nn.Module):
+    """Attention whose fused kernel draws its own mask: float64 has no such kernel, and plain ones draw another."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner, self.outer = torch.nn.Linear(32, 96), torch.nn.Linear(32, 32)
+
+    def forward(self, x):
+        heads = [part.view(2, 8, 4, 8).transpose(1, 2) for part in self.inner(x).chunk(3, -1)]
+        mixed = torch.nn.functional.scaled_dot_product_attention(*heads, dropout_p=0.2 if self.training else 0.0)
+        return self.outer(mixed.transpose(1, 2).reshape(2, 8, 32))
+
+
+@pytest.mark.parametrize(("factor", "expected"), [(1.0, Status.SAME), (1.001, Status.DIFFERS)])
+def test_attention_that_drops_is_judged_though_float64_draws_another_mask(factor, expected):
+    def backend(graph_module, inputs):
+        return lambda *args: tuple(result * factor for result in graph_module(*args))
+
+    torch.manual_seed(0)
+    verdict = torchparity.check(Dropping().cuda(), (torch.randn(2, 8, 32, device="cuda"),), backend=backend, train=True)
+    assert verdict.status is expected, torchparity.report.terminal.plain_text(verdict)

@@ -6,6 +6,7 @@ import pytest
 
 import torchparity
 from torchparity import Severity, Status
+from torchparity.verbs.diagnose import share_of
 
 MODEL = """
 import torch
@@ -43,3 +44,10 @@ def test_a_graph_that_is_wrong_comes_before_one_with_other_strides(tmp_path, wro
     case, verdict = torchparity.find_failing(torchparity.Target(f"{place}:make"), backend="strides_and_values")
     assert (verdict.status, verdict.severity) == (Status.DIFFERS, severity)
     assert operation in case.graph
+
+
+@pytest.mark.parametrize(
+    ("left", "one", "share"), [(None, 5.0, None), (400.0, 0.0, 300.0), (400.0, 60.0, 180.0), (400.0, 300.0, 100.0)]
+)
+def test_a_budget_leaves_room_for_the_last_question_and_the_script(left, one, share):
+    assert share_of(left, one) == share

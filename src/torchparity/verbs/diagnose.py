@@ -96,6 +96,14 @@ def diagnose(
             return run.end("interrupted", interrupted=True)
 
 
+def share_of(left: float | None, one: float = 0.0) -> float | None:
+    """Return how much of the time that is left a search for something smaller may take.
+
+    `one` is what a question takes: the last one may be asked right before time is up, and the script is run afterwards.
+    """
+    return None if left is None else max(left * RESERVE, left * (1 - RESERVE) - 2 * one)
+
+
 @contextlib.contextmanager
 def working_folder(out: str | Path | None) -> Iterator[Path]:
     """Yield the folder of a run: the one that was named, or one that goes away again, as one of which nothing came."""
@@ -302,7 +310,7 @@ class Diagnosing:
             doing = f"query {asked.number}: {asked.compute_nodes} operations; best {asked.best}"
             run.say(doing, asked.expected_seconds if asked.left else None)
 
-        budget = run.left * (1 - RESERVE) if run.left is not None else None
+        budget = share_of(run.left, failing.verdict.seconds)
         try:
             return start_minify(
                 failing.case,
@@ -351,7 +359,7 @@ class Diagnosing:
         if isinstance(self.subject, Case) or self.recipe.engine is not None:
             return None
         began = time.monotonic()
-        budget = run.left * (1 - RESERVE) if run.left is not None else None
+        budget = share_of(run.left)
         found = minify_program(self.subject, self.request, self.pool, verdict=verdict, budget=budget, say=run.tell)
         return as_smallest(found, self.folder / SMALL, time.monotonic() - began) if found is not None else None
 
