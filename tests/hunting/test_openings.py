@@ -6,6 +6,7 @@ from collections import Counter
 import pytest
 import torch
 
+import torchparity
 from torchparity import torchapi
 from torchparity.hunting.grammar import Writer
 from torchparity.hunting.openings import FILE, Given, Opening, read_openings, varied, write_openings
@@ -122,3 +123,28 @@ def test_the_whole_database_opens_programs():
     drawn = [Writer(seed, openings=openings, share=1.0) for seed in range(400)]
     opened = sum(writer.write().features[0].startswith("operator:") for writer in drawn)
     assert opened > 380
+
+
+MODELS = """
+import torch
+
+def make():
+    return torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.GELU()), (torch.ones(2, 4),)
+
+def nothing():
+    return (lambda x: x), (1,)
+"""
+
+
+def test_a_hunt_around_a_model_varies_its_graphs(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "models.py").write_text(MODELS)
+    with pytest.raises(torchparity.TargetError, match="no graph with operations"):
+        torchparity.hunt("finds", around="models.py:nothing", workers=1)
+    # What could not begin is in nobody's way.
+    how = {"around": "models.py:make", "programs": 4, "workers": 1, "options": {"backend": "eager"}}
+    store = torchparity.hunt("finds", **how)
+    assert store.statuses()["same"] == 4
+    features = store.features()
+    assert {name for name in features if name.startswith("model:")}
+    assert not any(name.startswith("operator:") for name in features)

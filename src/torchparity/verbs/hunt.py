@@ -67,14 +67,14 @@ def hunt(
     listed = read_known(Path(known or KNOWN))
     read_releases(releases)  # What is no release is refused before it begins.
     recipe_of(request_for("check", dict(options or {})))  # What cannot be compiled with is refused before it begins.
-    store = Store(folder, create=not resume)
-    store.set_fact("torch", torch.__version__)
-    store.set_fact("began", store.fact("began", str(time.time())))
-    around = around or store.fact(AROUND) or None
     with Pool(workers=workers, preload=(*PRELOAD, "torchparity.verbs.jobs")) as pool:
         if around is not None:
-            stretches_apart(around, folder, pool)
-            store.set_fact(AROUND, around)
+            stretches_apart(around, folder, pool)  # Where there are none, no hunt has begun.
+        store = Store(folder, create=not resume)
+        store.set_fact("torch", torch.__version__)
+        store.set_fact("began", store.fact("began", str(time.time())))
+        store.set_fact(AROUND, around or store.fact(AROUND))
+        around = store.fact(AROUND) or None
         plan = Plan(
             minutes=minutes, programs=programs, seed=seed, workers=workers, options=dict(options or {}),
             share=1.0 if around is not None else OPERATORS_SHARE, special=special,
@@ -92,8 +92,10 @@ def stretches_apart(around: str, folder: Path, pool: Pool) -> None:
     """Write stretches of a model's graphs into a hunt's folder, from a worker; once."""
     if (folder / OPENINGS).is_file():
         return
+    folder.mkdir(parents=True, exist_ok=True)
     outcome = ask("openings", Target(around), request_for("capture", {}), pool, BLAME_LIMITS, folder=folder)
     if not answered(outcome, "capturing the model")["openings"]:
+        (folder / OPENINGS).unlink(missing_ok=True)
         raise TargetError(
             f"{around} has no graph with operations to vary",
             hint="`torchparity explain` shows what Dynamo makes of a model",
