@@ -29,6 +29,9 @@ ESSENCE_LINES, ESSENCE_WIDTH = 3, 110
 UPSTREAM = "https://github.com/pytorch/pytorch/issues/"
 # A form stands out where it is in finds so many times as often as the average, and in so many finds at least.
 STANDS_OUT, STANDS_OUT_FINDS = 3.0, 3
+# Features of programs that are no lines: what of the compiler they made fire, and how they are called.
+FIRED = "fired"
+NO_LINES = (FIRED, "form")
 LEVELS = 4
 SEVERITIES = {
     "fails": "compiled, the program raises, crashes, never ends, or returns where eager raises",
@@ -90,7 +93,9 @@ def hunt_text(summary: HuntSummary) -> str:
             states=[(state, count, STATES.get(state, "")) for state, count in ordered(states, STATES)],
             tables=tables(summary),
             never=[form for form in summary.forms if not form.lines],
-            lines_drawn=sum(form.lines for form in summary.forms),
+            lines_drawn=sum(form.lines for form in summary.forms if form.table not in NO_LINES),
+            lined=[form for form in summary.forms if form.table not in NO_LINES],
+            fired=sum(form.table == FIRED for form in summary.forms),
             lines_left_out=sum(reason.count for reason in summary.left_out),
             finds_file=FINDS,
             severities=SEVERITIES,
