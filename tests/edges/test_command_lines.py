@@ -107,7 +107,7 @@ def _place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 def short_campaign(store: Any, pool: Any, inquiry: Any, plan: Plan, hear: Any) -> Campaign:
     """A campaign of one program, however long it was to be."""
-    return Campaign(store, pool, inquiry, replace(plan, programs=1, minutes=1.0), hear)
+    return Campaign(store, pool, inquiry, replace(plan, programs=1, minutes=1.0, operators=False), hear)
 
 
 def no_environment(asked: str, **how: object) -> None:

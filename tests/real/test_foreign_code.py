@@ -51,6 +51,7 @@ def fatal_keys(folder: Path) -> list[str]:
     return [entry["key"] for entry in map(json.loads, lines) if entry["event"] == "fatal"]
 
 
+@SLOW
 def test_minify_goes_on_where_an_eager_edit_ends_its_process_and_resume_passes_the_place(case, ends, tmp_path):
     out = tmp_path / "small"
     started = torchparity.minify(case, out=out, limits=SHORT, workers=2, queries=1)

@@ -15,10 +15,11 @@ from torchparity.compare.expectation import Expectation
 from torchparity.compare.facts import printed_shape, tensor_of
 from torchparity.compare.integers import ExactBaseline
 from torchparity.compare.leaves import Leaf, parts_of
-from torchparity.compare.matrices import as_real, identical
+from torchparity.compare.matrices import identical
 from torchparity.compare.statistics import FloatBaseline
 from torchparity.errors import ParityError, ResourceError
 from torchparity.judge import reasons
+from torchparity.judge.repeating import repeats
 from torchparity.judge.settings import Settings
 from torchparity.records import Failure, Progress, RunRecord
 from torchparity.run.noise import Noise, NoiseBank
@@ -29,13 +30,9 @@ from torchparity.run.state import RandomState
 from torchparity.run.step import Ending, Runner
 from torchparity.run.subject import Subject
 
-# Roundings that a run may differ by where nothing tells how large its error is.
-ROUNDINGS = 50.0
 # Noise runs before the candidate is looked at; and how many there are after each closer look, where it comes out close.
 FIRST_RUNS = 1
 LOOKS = (3, math.inf)
-# Two eager runs may differ by this many times eager's own distance from float64.
-REPEATABLE = 20.0
 EAGER = "eager"
 # A candidate's device may be busy for so many times what all of eager took, and for so many seconds at least.
 PATIENCE = 20.0
@@ -244,17 +241,20 @@ class Ground:
                 self.expectations.clear()
                 return f"{ending.failure.type}: {ending.failure.message}"
             self.reference = reference
-            if plain and self.random_after is not None and ending.random is not None:
-                self.truthless_random = not ending.random.same_torch_numbers(self.random_after)
-            if self.truthless_random:
+            if plain and self._drew_otherwise(ending):
                 self._forget_random_truths(eager, reference)
             if reference.unpromoted:
                 self.notes.append(reasons.not_promoted(reference.unpromoted))
             return ""
         return "no plain kernels"
 
+    def _drew_otherwise(self, ending: Ending) -> bool:
+        after = self.random_after
+        return after is not None and ending.random is not None and not ending.random.same_torch_numbers(after)
+
     def _forget_random_truths(self, eager: dict[str, Leaf], reference: Reference) -> None:
         """Let the noise alone decide where plain kernels drew other random numbers than eager's: another mask, say."""
+        self.truthless_random = True
         for path, expectation in self.expectations.items():
             if expectation.random:
                 self.expectations[path] = Expectation(eager[path], None, random=True)
@@ -377,25 +377,3 @@ def truths_of(reference: Reference, value: torch.Tensor) -> dict[str, torch.Tens
 def fills_its_storage(tensor: torch.Tensor) -> bool:
     """Tell whether a tensor shares its storage with no other, as far as its size tells."""
     return torchapi.storage_key(tensor) is None or tensor.nbytes == tensor.untyped_storage().nbytes()
-
-
-def repeats(baseline: FloatBaseline, again: torch.Tensor, *, beside_reference: bool) -> bool:
-    """Tell whether a second eager run lies within rounding of the first.
-
-    Where the second run is the one that the reference stands beside, its own error says how much rounding
-    there is; else a generous number of roundings of the leaf's scale does.
-    """
-    values = as_real(again).reshape(baseline.layout.rows, baseline.layout.columns)
-    apart, error, scale = 0.0, 0.0, 0.0
-    for rows, columns in baseline.layout.blocks(baseline.device):
-        first = baseline.eager[rows, columns].to(baseline.work)
-        second = values[rows, columns].to(baseline.work)
-        both = torch.isfinite(first) & torch.isfinite(second)
-        if not bool((both | (first == second) | (first.isnan() & second.isnan())).all()):
-            return False
-        apart = max(apart, float((second - first).masked_fill(~both, 0.0).abs().max()))
-        scale = max(scale, float(first.masked_fill(~both, 0.0).abs().max()))
-        if beside_reference and baseline.has_reference:
-            error = max(error, float(baseline.difference(values, rows, columns).abs().max()))
-    roundings = 1.0 if beside_reference and baseline.has_reference else ROUNDINGS
-    return apart <= REPEATABLE * (error + roundings * baseline.epsilon * scale)
