@@ -42,17 +42,21 @@ def openings_of_operators() -> Iterator[Opening]:
         seen = set()
         for args, kwargs in samples[::step]:
             for opening in openings_of(name, args, kwargs):
-                if opening.lines not in seen or opening.inputs:
-                    seen.add(opening.lines)
+                key = opening.lines, repr(opening.inputs)
+                if key not in seen:
+                    seen.add(key)
                     yield opening
 
 
 def openings_of(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Iterator[Opening]:
     """Yield a sample as a line: the function, or the method; and what writes in place, where there is such a method."""
     inputs: dict[str, Given] = {}
-    texts = [text_of(value, inputs) for value in args]
-    texts += [f"{key}={text_of(value, inputs)}" for key, value in kwargs.items()]
-    if not inputs or any("None!" in text for text in texts):
+    try:
+        texts = [text_of(value, inputs) for value in args]
+        texts += [f"{key}={text_of(value, inputs)}" for key, value in kwargs.items()]
+    except Unsaid:
+        return
+    if not inputs:
         return
     rest = ", ".join(texts[1:])
     calls = [f"torch.{name}({', '.join(texts)})"] if has_function(name) else [f"{texts[0]}.{name}({rest})"]
@@ -64,18 +68,24 @@ def openings_of(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> It
             yield Opening(name=f"operator:{name}", inputs=inputs, lines=(f"{', '.join(results)} = {call}",))
 
 
+class Unsaid(Exception):
+    """An argument that has no place in a program: too large, not finite, or without a text."""
+
+
 def text_of(value: Any, inputs: dict[str, Given]) -> str:
-    """Return an argument as text, and note the tensors in it as inputs; what has no text is told by its mark."""
+    """Return an argument as text, and note the tensors in it as inputs."""
     if isinstance(value, torch.Tensor):
         if len(inputs) == len(NAMES) or value.layout is not torch.strided or value.numel() > MOST_ELEMENTS:
-            return "None!"
+            raise Unsaid
         name = NAMES[len(inputs)]
         inputs[name] = given_of(value)
         return name
     if isinstance(value, list | tuple) and any(isinstance(part, torch.Tensor) for part in value):
         return f"[{', '.join(text_of(part, inputs) for part in value)}]"
     text = literal(value)
-    return text if text is not None and "inf" not in text and "nan" not in text else "None!"
+    if text is None or "inf" in text or "nan" in text:
+        raise Unsaid
+    return text
 
 
 def given_of(value: torch.Tensor) -> Given:

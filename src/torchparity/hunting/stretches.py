@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 import re
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 import torch
 from torch.fx import Node
@@ -14,7 +13,7 @@ from torchparity.errors import CaseError
 from torchparity.graphs.extract import Extractor, opened_graph
 from torchparity.graphs.part import Part
 from torchparity.hunting.openings import Given, Opening
-from torchparity.hunting.operators import NAMES, given_of
+from torchparity.hunting.operators import NAMES, Unsaid, given_of
 from torchparity.programs.script import DRAWS
 from torchparity.repro.case import Case
 from torchparity.repro.names import input_names, operation_name
@@ -52,9 +51,9 @@ def opening_of(extractor: Extractor, nodes: Sequence[Node]) -> Opening | None:
         part = extractor.part(nodes, bypass=False, only_sinks=True)
         source = Source()
         text = function_source(part.graph_module, source)
-    except (CaseError, RuntimeError, KeyError):
+        inputs, literals = inputs_of(part)
+    except (CaseError, Unsaid, RuntimeError, KeyError):
         return None
-    inputs, literals = inputs_of(part)
     lines = text[1:-1]
     whole = "\n".join(lines)
     if not inputs or source.files or UNFIT.search(whole) or DRAWS.search(whole):
@@ -78,9 +77,10 @@ def inputs_of(part: Part) -> tuple[dict[str, Given], dict[str, str]]:
     for name, value in zip(input_names(part.graph_module).values(), part.inputs, strict=True):
         if isinstance(value, torch.Tensor):
             tensors[name] = given_of(value)
+        elif (text := literal(value)) is not None:
+            literals[name] = text
         else:
-            text: Any = literal(value)
-            literals[name] = text if text is not None else "self.unsaid"
+            raise Unsaid
     return tensors, literals
 
 
