@@ -118,11 +118,13 @@ def has_effect(place: Path, planted: Planted) -> bool:
 
 
 def facts_of(value: Any) -> Any:
-    """Return what tells a result from another: its bits, its strides."""
+    """Return what tells a result from another: its bits, but for the sign of a zero; its strides, where they matter."""
     if not isinstance(value, torch.Tensor):
         return repr(value)
-    data = value.detach().resolve_conj().resolve_neg().contiguous()
-    return value.stride(), data.view(torch.uint8).tolist() if data.numel() and data.dim() else data.tolist()
+    data = value.detach().resolve_conj().resolve_neg().reshape(-1).clone()
+    data = data + 0.0 if data.is_floating_point() else data
+    steps = [step for size, step in zip(value.shape, value.stride(), strict=True) if size > 1 and value.numel()]
+    return value.shape, steps, data.view(torch.uint8).tolist()
 
 
 def main() -> None:
