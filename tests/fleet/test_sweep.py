@@ -428,3 +428,27 @@ def test_the_worst_that_are_new_are_diagnosed(folder):
     assert (folder / "out" / wrong.finding["folder"] / "index.html").is_file()
     assert query(folder / "out", "select folder from findings")[1] == [(wrong.finding["folder"],)]
     assert Path.cwd() == folder
+
+
+def test_a_new_failure_is_dated(tmp_path, monkeypatch):
+    from torchparity.fleet.summary import summary_of
+    from torchparity.records import ReleaseAnswer, ReleaseState
+    from torchparity.verbs import dating
+    from torchparity.verbs.sweep import new_failures
+
+    store = Store(tmp_path, create=True)
+    store.begin("suite", ["before", "after"], [Cell(target="m.py:fine"), Cell(target="m.py:broken")], {"base": ""}, 1.0)
+    for cell in store.cells():
+        fails = cell.environment == 1 and cell.cell.target == "m.py:broken"
+        store.add(cell.id, verdict(Status.DIFFERS if fails else Status.SAME, 1.0), 2.0)
+
+    def in_release(cells, release, **how):
+        state = ReleaseState.FAILS if release == "2.13" else ReleaseState.WORKS
+        return [ReleaseAnswer(asked=release, torch=f"{release}.0", state=state, error=cell.kind) for cell in cells]
+
+    monkeypatch.setattr(dating, "in_release", in_release)
+    wanted = new_failures(summary_of(store, []))
+    assert len(wanted) == 1
+    dating.date_failures(store, wanted, ["2.12", "2.13"], base=tmp_path, workers=1)
+    dated = {change.title: change.since for change in summary_of(store, []).changes}
+    assert dated == {"m.py:fine": "", "m.py:broken": "broken since 2.13 (2.12 works)"}
