@@ -145,6 +145,14 @@ def test_a_hunt_around_a_model_varies_its_graphs(tmp_path, monkeypatch):
     how = {"around": "models.py:make", "programs": 4, "workers": 1, "options": {"backend": "eager"}}
     store = torchparity.hunt("finds", **how)
     assert store.statuses()["same"] == 4
+    with pytest.raises(torchparity.UsageError, match="what it began with"):
+        torchparity.hunt("finds", resume=True, around="models.py:make")
     features = store.features()
     assert {name for name in features if name.startswith("model:")}
     assert not any(name.startswith("operator:") for name in features)
+
+
+def test_a_hunt_says_where_it_does_without_operators(tmp_path, monkeypatch):
+    monkeypatch.setattr(torchapi, "has_operator_database", lambda: False)
+    store = torchparity.hunt(tmp_path / "finds", programs=1, workers=1, options={"backend": "eager"})
+    assert "torchparity[hunt]" in store.fact("operators")

@@ -105,6 +105,7 @@ def tell(store: Store, folder: Path) -> None:
     lines.append(f"{judged.total()} programs ({told}); {len(bugs)} bugs in {folder}/bugs")
     if waiting:
         lines.append(f"{waiting} finds are not looked into yet: `torchparity hunt --resume {folder}` goes on")
+    lines += [told] if (told := store.fact("operators")) else []
     console = printing()
     for line in [*lines, f"page: {page}"]:
         console.print(line, markup=False, highlight=False, soft_wrap=True)

@@ -25,6 +25,8 @@ from torchparity.workers.outcome import Ending, Limits, Outcome
 from torchparity.workers.pool import Pool
 
 DRAWN = "drawn"
+# Among the facts of a hunt: why PyTorch's operators are not in it, where they are not.
+OPERATORS = "operators"
 # How fast it is forgotten that a form made something rare fire.
 WEARING = 0.3
 PROGRAM_SECONDS = 120.0
@@ -105,8 +107,8 @@ class Campaign:
                 self._tell()
         finally:
             self.over.set()
-            if reading is not None:
-                reading.cancel()
+            if reading is not None and not reading.cancel() and reading.done():
+                self._note_operators(reading.result())
             shutil.rmtree(self.drawn, ignore_errors=True)
 
     def _read_operators(self) -> Future[Outcome] | None:
@@ -115,6 +117,11 @@ class Campaign:
             return None
         payload = {"folder": str(self.store.folder.resolve())}
         return self.pool.submit(OPERATORS_JOB, payload, limits=Limits(seconds=OPERATORS_SECONDS))
+
+    def _note_operators(self, outcome: Outcome) -> None:
+        """Note that the operators could not be read, and why; or that nothing is wrong with them."""
+        told = "" if outcome.ending is Ending.RETURNED else f"PyTorch's operators were not read: {outcome.ending.value}"
+        self.store.set_fact(OPERATORS, f"{told} {outcome.error.message[:200]}" if told and outcome.error else told)
 
     def _tell(self) -> None:
         if self.hear is not None:

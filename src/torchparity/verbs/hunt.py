@@ -12,7 +12,7 @@ import torch
 from torchparity import torchapi
 from torchparity.compilers.recipe import recipe_of
 from torchparity.errors import ParityError, TargetError, UsageError
-from torchparity.hunting.campaign import Campaign, Plan
+from torchparity.hunting.campaign import OPERATORS, Campaign, Plan
 from torchparity.hunting.inquiry import Inquiry, Others
 from torchparity.hunting.jobs import PRELOAD
 from torchparity.hunting.openings import FILE as OPENINGS
@@ -64,10 +64,14 @@ def hunt(
             f"{folder} holds no hunt" if resume else f"{folder} holds a hunt already",
             hint="`torchparity hunt --out FOLDER` begins one, `torchparity hunt --resume FOLDER` goes on",
         )
+    if resume and around is not None:
+        raise UsageError("a hunt goes on around what it began with", hint="leave out --around, or begin another hunt")
     listed = read_known(Path(known or KNOWN))
     read_releases(releases)  # What is no release is refused before it begins.
     recipe_of(request_for("check", dict(options or {})))  # What cannot be compiled with is refused before it begins.
     with Pool(workers=workers, preload=(*PRELOAD, "torchparity.verbs.jobs")) as pool:
+        if not resume:
+            (folder / OPENINGS).unlink(missing_ok=True)  # Of a hunt that could not begin.
         if around is not None:
             stretches_apart(around, folder, pool)  # Where there are none, no hunt has begun.
         store = Store(folder, create=not resume)
@@ -75,10 +79,14 @@ def hunt(
         store.set_fact("began", store.fact("began", str(time.time())))
         store.set_fact(AROUND, around or store.fact(AROUND))
         around = store.fact(AROUND) or None
+        operators = around is None and operators
+        if operators and not torchapi.has_operator_database():
+            store.set_fact(OPERATORS, "PyTorch's operators are left out: pip install torchparity[hunt]")
+            operators = False
         plan = Plan(
             minutes=minutes, programs=programs, seed=seed, workers=workers, options=dict(options or {}),
             share=1.0 if around is not None else OPERATORS_SHARE, special=special,
-            operators=around is None and operators and torchapi.has_operator_database(),
+            operators=operators,
         )  # fmt: skip
         inquiry = Inquiry(store, pool, Others(blame=blaming(pool), since=dating(releases)), listed)
         try:
@@ -89,9 +97,7 @@ def hunt(
 
 
 def stretches_apart(around: str, folder: Path, pool: Pool) -> None:
-    """Write stretches of a model's graphs into a hunt's folder, from a worker; once."""
-    if (folder / OPENINGS).is_file():
-        return
+    """Write stretches of a model's graphs into the folder of a new hunt, from a worker."""
     folder.mkdir(parents=True, exist_ok=True)
     outcome = ask("openings", Target(around), request_for("capture", {}), pool, BLAME_LIMITS, folder=folder)
     if not answered(outcome, "capturing the model")["openings"]:

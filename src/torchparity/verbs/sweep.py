@@ -90,9 +90,7 @@ def sweep(
                 diagnose_worst(store, known, diagnose_new)
             found = summary_of(store, known)
             if since:
-                date_failures(
-                    store, new_failures(found), since, base=base_of(store), workers=workers or default_workers()
-                )
+                date_failures(store, new_failures(found), since, base=base_of(store), workers=width)
                 found = summary_of(store, known)
             return found
         finally:
