@@ -1,10 +1,12 @@
 """What a check costs on a GPU, and what it says there; absolute times, of this machine.
 
-    python -m benchmarks.cuda check leaf isolate faults injected
+    python -m benchmarks.cuda check leaf isolate queries faults hostile injected
 
 check    a transformer, bfloat16, forward and backward: ours and stock's `same_two_models`, time and peak memory
 leaf     one leaf of 2^28 floats: beginning, a sample, a judgement; against what memory itself allows
 isolate  `check` of a tiny model from the command line, isolated and not
+queries  the same check asked of a pool again and again, with and without processes that wait; and in one process
+hostile  200 candidates in random order (asserts, writes outside, no memory, leaks, hangs, exits, good ones)
 faults   kernels that assert, reach out of bounds or never end: what a check says of each
 injected PyTorch's own planted bugs, in a transformer of twelve blocks: what `diagnose` says of each
 """
@@ -14,10 +16,13 @@ from __future__ import annotations
 import argparse
 import copy
 import functools
+import random
+import statistics as statistics_of
 import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -29,6 +34,15 @@ from rich.table import Table
 
 import torchparity
 from torchparity.compare import judgement, statistics
+from torchparity.records import Verdict
+from torchparity.request import request_for
+from torchparity.run.target import Target
+from torchparity.verbs.apart import checked_apart
+from torchparity.verbs.asking import PRELOAD
+from torchparity.workers import processes
+from torchparity.workers.connection import MARK
+from torchparity.workers.outcome import Limits
+from torchparity.workers.pool import Pool
 
 GIB = 2.0**30
 TINY = """
@@ -39,6 +53,7 @@ def make():
     return torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.ReLU()).cuda(), (torch.randn(4, 8, device="cuda"),)
 """
 FAULTS = """
+import os
 import torch
 import triton
 import triton.language as tl
@@ -77,9 +92,28 @@ def exhausts(graph_module, inputs):
         torch.empty(1 << 42, device="cuda")
     return make_boxed_func(run)
 
+kept = []
+
+def leaks(graph_module, inputs):
+    def run(*args):
+        kept.append(torch.empty(1 << 30, device="cuda"))
+        return graph_module(*args)
+    return make_boxed_func(run)
+
+def leaves(graph_module, inputs):
+    return make_boxed_func(lambda *args: os._exit(3))
+
+def crashes(graph_module, inputs):
+    return make_boxed_func(lambda *args: os.kill(os.getpid(), 11))
+
+def raises(graph_module, inputs):
+    raise ValueError("on purpose")
+
 asserting, reaching, hanging = wrong(asserts), wrong(reaches), wrong(hangs)
-exhausting = aot_autograd(fw_compiler=exhausts)
-for name in ("asserting", "reaching", "hanging", "exhausting"):
+exhausting, leaking = aot_autograd(fw_compiler=exhausts), aot_autograd(fw_compiler=leaks)
+leaving, crashing = aot_autograd(fw_compiler=leaves), aot_autograd(fw_compiler=crashes)
+raising = aot_autograd(fw_compiler=raises)
+for name in ("asserting", "reaching", "hanging", "exhausting", "leaking", "leaving", "crashing", "raising"):
     register_backend(globals()[name], name=name)
 
 def wave(x):
@@ -176,7 +210,7 @@ def stock(model: torch.nn.Module, inputs: tuple[torch.Tensor, ...]) -> bool:
 
     torch.compiler.reset()
     graph = torch.fx.symbolic_trace(model)  # It wants a graph.
-    compiled = torch.compile(copy.deepcopy(graph))
+    compiled = torch.compile(copy.deepcopy(model))
     return bool(same_two_models(graph, compiled, list(inputs), require_fp64=True))
 
 
@@ -269,6 +303,72 @@ def bench_isolate(console: Console, options: argparse.Namespace) -> None:
     console.print(table)
 
 
+def bench_queries(console: Console, options: argparse.Namespace) -> None:
+    """What one question costs, from the second on."""
+    table = Table("how", "seconds of each query", "the third and after, against one process")
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "model.py")
+        path.write_text(BLOCKS, encoding="utf-8")
+        target, request = Target(f"{path}:make"), request_for("check", {})
+        subject = target.load()
+        alone = []
+        for _ in range(options.queries):
+            began = time.perf_counter()
+            torchparity.check(subject)
+            alone.append(time.perf_counter() - began)
+        table.add_row("one process", " ".join(f"{seconds:.2f}" for seconds in alone), "")
+        for spares in (0, None):
+            with Pool(workers=1, preload=PRELOAD, spares=spares) as pool:
+                pool.wait_until_ready()
+                asked = []
+                for _ in range(options.queries):
+                    began = time.perf_counter()
+                    verdict = checked_apart(target, request, pool, Limits(seconds=300.0))
+                    asked.append(time.perf_counter() - began)
+                    console.print(verdict.status.value, *(f"{run.name} {run.seconds:.2f}" for run in verdict.runs))
+            ratio = statistics_of.median(asked[2:]) / statistics_of.median(alone[2:])
+            how = "a pool" if spares == 0 else "a pool whose processes wait"
+            table.add_row(how, " ".join(f"{seconds:.2f}" for seconds in asked), f"{ratio:.2f}")
+    console.print(table)
+
+
+# What a check says of each hostile candidate.
+HOSTILE = {
+    "asserting": ("differs", "crashes"), "reaching": ("differs", "crashes"), "leaving": ("differs", "crashes"),
+    "crashing": ("differs", "crashes"), "raising": ("differs", "raises"), "exhausting": ("unknown", ""),
+    "leaking": ("same", ""), "aot_eager": ("same", ""), "inductor": ("same", ""),
+}  # fmt: skip
+
+
+def bench_hostile(console: Console, options: argparse.Namespace) -> None:
+    """Hostile candidates among good ones, in random order: outcomes, processes and memory that are left."""
+    chooser = random.Random(1)
+    kinds = chooser.choices(list(HOSTILE), k=options.hostile - 2) + ["hanging"] * 2
+    chooser.shuffle(kinds)
+    free = torch.cuda.mem_get_info()[0]
+    wrong, began = [], time.perf_counter()
+    with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(options.workers) as threads:
+        path = Path(folder, "model.py")
+        path.write_text(FAULTS, encoding="utf-8")
+        with Pool(workers=options.workers, preload=PRELOAD) as pool:
+
+            def ask(kind: str) -> tuple[str, Verdict]:
+                target = Target(f"{path}:make")
+                request = request_for("check", {"backend": kind})
+                return kind, checked_apart(target, request, pool, Limits(seconds=200.0))
+
+            for kind, verdict in threads.map(ask, kinds):
+                if (verdict.status.value, verdict.kind or "") != HOSTILE.get(kind, ("differs", "crashes")):
+                    wrong.append((kind, verdict.status.value, verdict.kind, *verdict.reasons))
+            mark = pool.mark
+    seconds = time.perf_counter() - began
+    left, lost = processes.marked(MARK, mark), (free - torch.cuda.mem_get_info()[0]) / GIB
+    counts = Counter(kinds)
+    console.print(f"{len(kinds)} candidates in {seconds:.0f} s with {options.workers} workers: {dict(counts)}")
+    console.print(f"wrong outcomes: {len(wrong)}; processes left: {len(left)}; memory not given back: {lost:.2f} GiB")
+    console.print(*wrong, sep="\n")
+
+
 def bench_faults(console: Console, options: argparse.Namespace) -> None:
     """Kernels that take the device along."""
     table = Table("kernel", "command", "exit code", "seconds", "says")
@@ -303,6 +403,8 @@ PARTS = {
     "check": bench_check,
     "leaf": bench_leaf,
     "isolate": bench_isolate,
+    "queries": bench_queries,
+    "hostile": bench_hostile,
     "faults": bench_faults,
     "injected": bench_injected,
 }
@@ -313,6 +415,9 @@ def main() -> None:
     parser.add_argument("parts", nargs="*", default=list(PARTS), choices=[*PARTS, []])
     parser.add_argument("--sizes", nargs="*", default=["1G"])
     parser.add_argument("--faults", nargs="*", default=["asserting", "reaching", "exhausting", "hanging"])
+    parser.add_argument("--queries", type=int, default=6)
+    parser.add_argument("--hostile", type=int, default=200)
+    parser.add_argument("--workers", type=int, default=6)
     parser.add_argument("--verbs", nargs="*", default=["check", "diagnose"])
     options = parser.parse_args()
     console = Console(width=160)

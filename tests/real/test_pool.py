@@ -115,7 +115,7 @@ def assert_only_the_server_is_left(pool):
 
 @pytest.fixture(scope="module")
 def pool():
-    with Pool(workers=2, limits=LONG, compilers=False) as pool:
+    with Pool(workers=2, limits=LONG, compilers=False, spares=0) as pool:
         assert pool.wait_until_ready()
         yield pool
         root = pool.root

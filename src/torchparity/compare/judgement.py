@@ -17,9 +17,6 @@ from torchparity.compare.statistics import LENT, PROFILE_TERMS, FloatBaseline, e
 from torchparity.records import Kind
 
 THRESHOLD = 8.0
-# A compiler may be biased by one float32 rounding in everything it does (another exp, another
-# order of a sum); roundings in the leaf's own dtype average out over the terms of a sum.
-FLOAT32_ROUNDING = 2.0**-23
 # An error of at most so many roundings of the largest value is one that the leaf's own size would never show.
 UNSEEN = 2.0
 # An element is forgiven where a run with amplified noise went this share of the way at least.
@@ -157,15 +154,17 @@ def judge_at_once(baseline: FloatBaseline, values: torch.Tensor, tolerance: Tole
     aggregate, aggregate_score = judge_aggregates(baseline, Sums.cut_from(found.sums, baseline.layout))
     row, column = divmod(found.position, baseline.layout.columns)
     spot = (slice(row, row + 1), slice(column, column + 1))
+    errors = torch.stack([baseline.difference(run, *spot) for run in (baseline.eager, values)]).abs_().flatten()
+    eager_error, candidate_error = errors.tolist()
     rms, scale = math.sqrt(found.energy / baseline.layout.total), baseline.rms()
     return FloatJudgement(
         moved=rms / scale if scale > 0 else math.inf if rms > 0 else 0.0,
         small=found.largest <= UNSEEN * baseline.epsilon * baseline.peak,
         score=found.score,
         position=found.position,
-        allowed=float(tolerance.allowance(baseline, *spot)) * tolerance.threshold,
-        eager_error=abs(float(baseline.difference(baseline.eager, *spot))),
-        candidate_error=abs(float(baseline.difference(values, *spot))),
+        allowed=candidate_error / found.score * tolerance.threshold if found.score > 0 else 0.0,
+        eager_error=eager_error,
+        candidate_error=candidate_error,
         wrong_elements=found.wrong,
         nonfinite_position=None,
         aggregate=aggregate,
@@ -254,45 +253,14 @@ def eager_rms_error(baseline: FloatBaseline) -> float:
 
 def judge_aggregates(baseline: FloatBaseline, sums: Sums) -> tuple[str, float]:
     """Return the name and score of the aggregate that is worst: a mean, a scale, a row's or a column's."""
-    worst, worst_score = "", 0.0
     if baseline.layout.total < PROFILE_TERMS or not baseline.samples:
-        return worst, worst_score
-    floors = aggregate_floors(baseline)
-    for name, vector in sums.vectors().items():
-        if name not in floors:
-            continue
-        variance = baseline.sum_squares[name] / baseline.samples
-        unit = (variance + variance.mean()).sqrt() + floors[name]
-        score = float((vector.abs() / unit.clamp(min=torch.finfo(unit.dtype).tiny)).max())
-        if score > worst_score:
-            worst, worst_score = name, score
-    return worst, worst_score
-
-
-def aggregate_floors(baseline: FloatBaseline) -> dict[str, torch.Tensor]:
-    """Return what correct roundings alone may add to each aggregate that has enough terms to mean something."""
-    layout, epsilon = baseline.layout, baseline.epsilon
-    rounding = min(epsilon, FLOAT32_ROUNDING)
-
-    def share(terms: int) -> float:
-        return max(epsilon / 2 / math.sqrt(terms), rounding)
-
-    energy = baseline.row_energy.sum().reshape(1)
-    total = layout.total
-    floors = {
-        "mean": share(total) * (energy * total).sqrt(),
-        "scale": share(total) * energy,
-    }
-    for axis, terms, count, energies in (
-        ("row", layout.columns, layout.rows, baseline.row_energy),
-        ("column", layout.rows, layout.columns, baseline.column_energy),
-    ):
-        if terms < PROFILE_TERMS or count < 2:
-            continue
-        local = energies + 0.1 * energies.mean()
-        floors[f"{axis} mean"] = share(terms) * (local * terms).sqrt()
-        floors[f"{axis} scale"] = share(terms) * local
-    return floors
+        return "", 0.0
+    units, vectors = baseline.aggregate_units(), sums.vectors()
+    names = [name for name in vectors if name in units]
+    worst = torch.stack([(vectors[name] / units[name]).abs().max() for name in names])
+    scores = torch.nan_to_num_(worst, nan=0.0, posinf=math.inf).tolist()  # At once: a device is waited for only here.
+    score = max(scores)
+    return (names[scores.index(score)], score) if score > 0 else ("", 0.0)
 
 
 class Suspicion:

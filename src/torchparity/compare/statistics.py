@@ -34,6 +34,9 @@ FLUSHES = (torch.float32, torch.float64, torch.bfloat16)
 AT_ONCE = (torch.float32, torch.bfloat16, torch.float16)
 # A row or column profile is an average; under this many terms it is too rough to be used.
 PROFILE_TERMS = 16
+# A compiler may be biased by one float32 rounding in everything it does (another exp, another
+# order of a sum); roundings in the leaf's own dtype average out over the terms of a sum.
+FLOAT32_ROUNDING = 2.0**-23
 
 
 def leaf_kernels(kind: str) -> Any:
@@ -69,12 +72,14 @@ class FloatBaseline:
             self._split(reference)
             self.magnitude = self._magnitude()
             self.row_energy, self.column_energy = self._energies()
+        self._rms: float | None = None
         self._squares: torch.Tensor | None = None
         self._profile = tuple(torch.zeros(size, dtype=torch.float64, device=self.device) for size in self.eager.shape)
         self.unit = self._unit()
         self.tiny = least_step(eager.dtype, self.work)
         self._pool: tuple[torch.Tensor, torch.Tensor] | None = None
         self._scale: tuple[torch.Tensor, torch.Tensor] | None = None
+        self._units: dict[str, torch.Tensor] | None = None
 
     def _split(self, reference: torch.Tensor | None) -> None:
         """Hold the truth as a correction to eager, or whole where something is not finite."""
@@ -153,7 +158,9 @@ class FloatBaseline:
 
     def rms(self) -> float:
         """Root mean square of eager's finite values."""
-        return math.sqrt(float(self.row_energy.sum()) / max(1, self.layout.total))
+        if self._rms is None:
+            self._rms = math.sqrt(float(self.row_energy.sum()) / max(1, self.layout.total))
+        return self._rms
 
     def block(self, rows: slice, columns: slice) -> torch.Tensor:
         """Eager's values of one block in working precision, zero where not finite."""
@@ -174,7 +181,7 @@ class FloatBaseline:
         difference = (values.double() - self.truth[rows, columns]).to(self.work)
         return torch.nan_to_num_(difference, nan=0.0, posinf=0.0, neginf=0.0)
 
-    def distance(self, sample: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
+    def distance(self, sample: torch.Tensor, places: torch.Tensor | slice) -> torch.Tensor:
         """How far a sample lies from the truth at some places of the flat leaf; the largest number where not finite."""
         values = matrix(sample, self.layout).reshape(-1)[places].double()
         if self.truth is not None:
@@ -219,11 +226,12 @@ class FloatBaseline:
 
     def _count(self, sums: Sums, amplitude: float) -> None:
         for name, vector in sums.vectors().items():
-            square = (vector / amplitude).square()
             held = self.sum_squares.get(name)
-            self.sum_squares[name] = square if held is None else held + square
+            if held is None:
+                held = self.sum_squares[name] = torch.zeros_like(vector)
+            held.addcmul_(vector, vector, value=amplitude**-2)
         self.samples += 1
-        self._pool = None
+        self._pool = self._units = None
 
     def _note_nonfinite(self, rows: slice, columns: slice, wild: torch.Tensor) -> None:
         if self.noise_nonfinite is None:
@@ -257,6 +265,40 @@ class FloatBaseline:
         own = self.squares[rows, columns].to(self.work).mul(1.0 / max(1, self.samples)).sqrt_().mul_(self.unit)
         own.add_(size, alpha=self.epsilon).mul_(LENT)
         return torch.where(size > 0, torch.minimum(allowance, own), allowance)
+
+    def aggregate_units(self) -> dict[str, torch.Tensor]:
+        """Return one unit of score for each sum that has enough terms to mean something: its noise, and its floor."""
+        if self._units is None:
+            self._units = {}
+            for name, floor in self._floors().items():
+                variance = self.sum_squares[name] / self.samples
+                unit = (variance + variance.mean()).sqrt() + floor
+                self._units[name] = unit.clamp_(min=torch.finfo(unit.dtype).tiny)
+        return self._units
+
+    def _floors(self) -> dict[str, torch.Tensor]:
+        """Return what correct roundings alone may add to each sum."""
+        layout, epsilon = self.layout, self.epsilon
+        rounding = min(epsilon, FLOAT32_ROUNDING)
+
+        def share(terms: int) -> float:
+            return max(epsilon / 2 / math.sqrt(terms), rounding)
+
+        whole = self.row_energy.sum().reshape(1)
+        floors = {
+            "mean": share(layout.total) * (whole * layout.total).sqrt(),
+            "scale": share(layout.total) * whole,
+        }
+        for axis, terms, count, energies in (
+            ("row", layout.columns, layout.rows, self.row_energy),
+            ("column", layout.rows, layout.columns, self.column_energy),
+        ):
+            if terms < PROFILE_TERMS or count < 2:
+                continue
+            local = energies + 0.1 * energies.mean()
+            floors[f"{axis} mean"] = share(terms) * (local * terms).sqrt()
+            floors[f"{axis} scale"] = share(terms) * local
+        return floors
 
     def pool(self) -> tuple[torch.Tensor, torch.Tensor]:
         """Vectors whose outer product is the mean noise around each element, in squared units."""
@@ -317,10 +359,8 @@ def outer_profile(
     """
     mean = row.mean() if row.numel() else row.sum()
     if layout.columns < PROFILE_TERMS:
-        row = torch.full_like(row, float(mean))
+        row = mean.expand_as(row)
     if layout.rows < PROFILE_TERMS:
-        column = torch.full_like(column, float(mean))
-    if float(mean) == 0.0:
-        return torch.zeros_like(row), torch.zeros_like(column)
+        column = mean.expand_as(column)
     floor = math.sqrt(share) * mean
-    return row + floor, (column + floor) / mean
+    return row + floor, (column + floor) / torch.where(mean == 0, 1.0, mean)  # Where all is zero, so is the mean.

@@ -20,7 +20,7 @@ from torchparity.run.target import Target
 
 CELL_JOB = "torchparity.fleet.jobs:cell_job"
 FACTS_JOB = "torchparity.fleet.jobs:facts_job"
-PRELOAD = ("torchparity.fleet.jobs",)
+PRELOAD = ("torchparity.fleet.jobs", "torchparity.judge.isolated")
 
 Announce = Callable[[str], None]
 

@@ -23,7 +23,7 @@ from torchparity.workers.outcome import Ending, Outcome
 Announce = Callable[[str], None]
 Answer = dict[str, Any]
 BATCH_JOB = "torchparity.hunting.jobs:batch_job"
-PRELOAD = ("torchparity.hunting.jobs",)
+PRELOAD = ("torchparity.hunting.jobs", "torchparity.judge.isolated")
 # What a hunt says of a program beside same, differs and unknown: the checker itself failed.
 ERROR = "error"
 # A feature that is a counter of the compiler which a program has moved: a pass, a pattern, a fallback.

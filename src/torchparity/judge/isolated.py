@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from torchparity import errors, torchapi
+from torchparity.compare.statistics import leaf_kernels
 from torchparity.judge import reasons
 from torchparity.judge.cases import judge_bundle
 from torchparity.records import Failure, Kind, Progress, ProgressCallback, RunRecord, Status, Verdict
@@ -20,6 +21,7 @@ from torchparity.records.wire import plain_data, record_from
 from torchparity.repro.bundle import read_bundle
 from torchparity.repro.looking import located
 from torchparity.run.environment import environment
+from torchparity.run.noise import noise_kernels
 from torchparity.workers.outcome import Ending, Limits, Outcome
 from torchparity.workers.pool import Pool
 
@@ -31,6 +33,12 @@ BUNDLE_JOB = "torchparity.judge.isolated:bundle_job"
 LIMIT_SECONDS = 1800.0
 
 Announce = Callable[[str], None]
+
+
+def prepare_device() -> None:
+    """Have the kernels ready that every check on a GPU needs; workers call it while they wait for a query."""
+    leaf_kernels("cuda")
+    noise_kernels("cuda")
 
 
 def answer(judge: Callable[[ProgressCallback], Verdict], announce: Announce) -> dict[str, Any]:

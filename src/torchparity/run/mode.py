@@ -89,18 +89,10 @@ def written_tensors(traits: Traits, args: tuple[Any, ...], kwargs: Mapping[str, 
             found.append(kwargs.get(place))
         elif place < len(args):
             found.append(args[place])
-    return [leaf for leaf in torchapi.tree_leaves(found) if isinstance(leaf, torch.Tensor)]
+    return torchapi.tensors_in(found)
 
 
 def fresh_outputs(outputs: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[torch.Tensor]:
     """Return the output tensors that do not share storage with an argument."""
-    inputs = {
-        torchapi.storage_key(leaf)
-        for leaf in torchapi.tree_leaves((args, dict(kwargs)))
-        if isinstance(leaf, torch.Tensor)
-    }
-    return [
-        leaf
-        for leaf in torchapi.tree_leaves(outputs)
-        if isinstance(leaf, torch.Tensor) and torchapi.storage_key(leaf) not in inputs - {None}
-    ]
+    inputs = {torchapi.storage_key(leaf) for leaf in torchapi.tensors_in((args, dict(kwargs)))} - {None}
+    return [leaf for leaf in torchapi.tensors_in(outputs) if torchapi.storage_key(leaf) not in inputs]

@@ -253,10 +253,10 @@ class Noise(Watch):
         for axis, stride in enumerate(target.stride()):
             if stride == 0 and target.shape[axis] > 1:  # An expanded axis is one row seen many times.
                 target = target.narrow(axis, 0, 1)
-        if _dense(target) is None and torchapi.overlaps_itself(target):
+        dense = _dense(target)
+        if dense is None and torchapi.overlaps_itself(target):
             return
         steps = max(1, round(size * self.amplitude * SPREAD))
-        dense = _dense(target)
         kernels = noise_kernels(target.device.type)
         if kernels is not None and dense is not None:
             seed, mask = self.offsets.getrandbits(31), BITS[target.dtype][1]

@@ -174,8 +174,4 @@ def poisoned(values: torch.Tensor) -> torch.Tensor:
 
 def float_tensors(tree: Any) -> list[torch.Tensor]:
     """Return the float and complex tensors of a pytree."""
-    return [
-        leaf
-        for leaf in torchapi.tree_leaves(tree)
-        if isinstance(leaf, torch.Tensor) and (leaf.is_floating_point() or leaf.is_complex())
-    ]
+    return [leaf for leaf in torchapi.tensors_in(tree) if leaf.is_floating_point() or leaf.is_complex()]

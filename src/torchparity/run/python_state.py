@@ -38,6 +38,17 @@ class Saved:
     path: str
     container: Container
     held: Container
+    # Whether nothing in it can change while it holds the very same objects.
+    still: bool = False
+
+    def untouched(self) -> bool:
+        """Tell whether it holds what it held, object by object, and none of them can have changed."""
+        if not self.still or len(self.container) != len(self.held) or isinstance(self.container, set):
+            return False
+        if isinstance(self.container, dict) and isinstance(self.held, dict):
+            held = self.held
+            return all(held.get(key, GONE) is value for key, value in self.container.items())
+        return all(left is right for left, right in zip(self.container, self.held, strict=True))
 
 
 @dataclass(frozen=True)
@@ -102,8 +113,10 @@ class PythonState:
         if id(container) in self._seen or depth > DEPTH:
             return
         self._seen.add(id(container))
-        self.saved.append(Saved(path, container, copy.copy(container)))
-        for key, item in entries(container):
+        items = entries(container)
+        still = all(isinstance(item, SCALARS) or common(container, key) for key, item in items)
+        self.saved.append(Saved(path, container, copy.copy(container), still))
+        for key, item in items:
             inner = child_path(path, container, key)
             if isinstance(item, torch.Tensor):
                 self.keep(item)
@@ -139,6 +152,8 @@ class PythonState:
                 yield from leaves_of(variable.path, value, variable.value)
 
     def _changes_in(self, saved: Saved) -> Iterator[tuple[str, Any]]:
+        if saved.untouched():
+            return
         if isinstance(saved.container, set):
             if saved.container != saved.held:
                 yield saved.path, ", ".join(sorted(map(repr, saved.container)))

@@ -125,6 +125,13 @@ def working_kernels(kind: str, module: str) -> Any:
     return kernels
 
 
+def start_device() -> None:
+    """Start the GPU, where there is one, and what its products need: each process does that once, for half a second."""
+    if has_gpu():
+        ones = torch.ones(16, 16, device="cuda")
+        (ones @ ones).sum().item()
+
+
 def has_gpu() -> bool:
     """Tell whether there is a GPU that torch can use; asking starts no driver where it can be told without."""
     return torch.backends.cuda.is_built() and torch.cuda.is_available()

@@ -12,6 +12,9 @@ from torch.utils import _pytree as pytree
 
 from torchparity.torchapi.door import lookup
 
+# What operations are given beside tensors.
+NO_TENSORS = frozenset((type(None), bool, int, float, complex, str, torch.dtype, torch.device, torch.layout))
+
 
 def storage_key(tensor: torch.Tensor) -> int | None:
     """Return the identity of a tensor's storage, or None where it has none (sparse, wrappers)."""
@@ -103,6 +106,20 @@ def tree_map(function: Callable[[Any], Any], tree: Any) -> Any:
 def tree_leaves(tree: Any) -> list[Any]:
     """Return the leaves of a pytree, in order."""
     return pytree.tree_leaves(tree)
+
+
+def tensors_in(tree: Any) -> list[torch.Tensor]:
+    """Return the tensors of a pytree, in order; plain tuples and lists, which all operations have, cost little."""
+    if isinstance(tree, torch.Tensor):
+        return [tree]
+    kind = type(tree)
+    if kind in NO_TENSORS:
+        return []
+    if kind is dict:
+        tree = tree.values()
+    elif kind is not tuple and kind is not list:
+        return [leaf for leaf in pytree.tree_leaves(tree) if isinstance(leaf, torch.Tensor)]
+    return [leaf for item in tree for leaf in tensors_in(item)]
 
 
 def is_fake(tensor: torch.Tensor) -> bool:

@@ -14,7 +14,7 @@ from torchparity.workers.outcome import Limits
 from torchparity.workers.pool import Pool
 
 # What workers import before they are asked anything: the jobs, and all that these stand on.
-PRELOAD = ("torchparity.verbs.jobs",)
+PRELOAD = ("torchparity.verbs.jobs", "torchparity.judge.isolated")
 ONE_GRAPH = Limits(seconds=600.0)
 
 

@@ -21,9 +21,9 @@ from typing import Any
 
 from torchparity import torchapi
 from torchparity.workers import processes
-from torchparity.workers.frames import BODY_LIMIT, pack
+from torchparity.workers.frames import BODY_LIMIT, Frame, FrameReader, pack
 from torchparity.workers.outcome import Ending, ErrorFacts
-from torchparity.workers.query import PHASE_LENGTH
+from torchparity.workers.query import BEGUN, PHASE_LENGTH
 
 Announce = Callable[[str], None]
 Job = Callable[[Any, Announce], Any]
@@ -68,6 +68,19 @@ def _move_up(descriptor: int) -> int:
         return descriptor
     os.close(descriptor)
     return high
+
+
+def ordered(orders: int, answer: int) -> Frame:
+    """Wait for the query, and say that it has begun; leave where none comes, because the server is gone."""
+    with os.fdopen(orders, "rb") as pipe:
+        named = pipe.readline().decode().strip()
+    if not named:
+        os._exit(0)
+    path = Path(named)
+    (frame,) = FrameReader().feed(path.read_bytes())
+    path.unlink()
+    _write(answer, pack(BEGUN))
+    return frame
 
 
 def live(*, job: str, payload: bytes, path: list[str], cwd: str | None, answer: int) -> None:

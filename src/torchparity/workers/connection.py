@@ -47,7 +47,15 @@ class Connection:
     """One server process and the socket to it."""
 
     def __init__(
-        self, *, python: str, root: Path, mark: str, preload: tuple[str, ...], compilers: bool, foreign: bool = False
+        self,
+        *,
+        python: str,
+        root: Path,
+        mark: str,
+        preload: tuple[str, ...],
+        compilers: bool,
+        foreign: bool = False,
+        spares: int | None = None,
     ) -> None:
         root.mkdir(parents=True, exist_ok=True)
         self.root = root
@@ -56,7 +64,8 @@ class Connection:
         self.ready = False
         restore: dict[str, str | None] = {name: os.environ.get(name) for name in WHILE_WARMING}
         restore |= {"TORCHINDUCTOR_CACHE_DIR": str(root / "cache"), "TRITON_CACHE_DIR": str(root / "cache" / "triton")}
-        settings = json.dumps({"preload": preload, "compilers": compilers, "environment": restore})
+        asked = {"preload": preload, "compilers": compilers, "environment": restore, "spares": spares}
+        settings = json.dumps(asked)
         with _socket_pair() as (ours, theirs), (root / LOG).open("wb") as log:
             self.process = subprocess.Popen(
                 [python, "-P", "-m", MODULE, str(theirs.fileno()), str(root), settings],

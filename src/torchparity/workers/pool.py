@@ -91,6 +91,7 @@ class Pool:
     `preload` names modules that jobs will need, to be imported once; `compilers=False` leaves the
     compilers out, which makes the start 3 s instead of 10 s and the first compilation of every query
     5 s slower. `python` is the interpreter that runs the server, with libraries of its own; ours unless given.
+    `spares` processes wait for a query with a device that is started; where there is a GPU two, else none.
     """
 
     def __init__(
@@ -101,6 +102,7 @@ class Pool:
         preload: tuple[str, ...] = (),
         compilers: bool = True,
         python: str | None = None,
+        spares: int | None = None,
     ) -> None:
         if workers < 1:
             raise UsageError(f"a pool of {workers} workers does nothing", hint="give it at least one")
@@ -110,6 +112,7 @@ class Pool:
         self.mark = uuid.uuid4().hex
         self._preload = preload
         self._compilers = compilers
+        self._spares = spares
         self._python = python or sys.executable
         self._foreign = self._python != sys.executable
         self._owner = os.getpid()
@@ -227,6 +230,7 @@ class Pool:
                 preload=self._preload,
                 compilers=self._compilers,
                 foreign=self._foreign,
+                spares=self._spares,
             )
         except OSError as error:
             return Loss(ready=False, reason=f"{self._python} could not be started: {error}")

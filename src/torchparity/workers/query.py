@@ -17,6 +17,7 @@ from torchparity.workers.outcome import OUTPUT_BYTES, Ending
 
 CHUNK = 1 << 20
 PHASE_LENGTH = 1000
+BEGUN = "begun"
 ANSWERS = {ending.value: ending for ending in (Ending.RETURNED, Ending.RAISED, Ending.OUT_OF_MEMORY)}
 
 
@@ -72,6 +73,8 @@ class Query:
     phase_is_news: bool = False
     result: Frame | None = None
     cut_short: Ending | None = None
+    # What was asked, until the child says that it has begun with it: one that waited may die before.
+    asked: Frame | None = None
 
     def listen(self, selector: selectors.BaseSelector, *, answer: int, output: int) -> None:
         """Read what the child says and what it prints."""
@@ -86,6 +89,8 @@ class Query:
             if frame.kind == "phase":
                 self.phase = str(frame.header.get("phase", ""))[:PHASE_LENGTH]
                 self.phase_is_news = True
+            elif frame.kind == BEGUN:
+                self.asked = None
             elif frame.kind in ANSWERS and self.result is None:
                 self.result = frame
 

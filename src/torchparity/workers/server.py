@@ -7,6 +7,7 @@ loop: it never waits for a child's pleasure, and it ends when the pool's end of 
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import os
 import selectors
@@ -21,11 +22,13 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from torchparity import torchapi
 from torchparity.workers import child, processes, warmup
 from torchparity.workers.connection import PROBES
 from torchparity.workers.frames import Frame, FrameReader, pack
 from torchparity.workers.outcome import Ending, ErrorFacts
 from torchparity.workers.query import ANSWERS, CHUNK, Query
+from torchparity.workers.spare import Spare, Spares
 
 TICK = 0.05
 IDLE = 1.0
@@ -44,6 +47,7 @@ class Server:
         self.parent = os.getppid()
         self.me = os.getpid()
         self.queries: dict[int, Query] = {}
+        self.spares = Spares()
         self.ended: dict[int, int] = {}
         self.reader = FrameReader()
         self.outgoing = bytearray()
@@ -87,6 +91,7 @@ class Server:
                 while self.ended:
                     pid, status = self.ended.popitem()
                     self.finish(self.queries.pop(pid), status)
+                self.make_spare()
                 self.enforce_limits()
                 self.tell_phases()
                 self.notice_orphanhood()
@@ -141,34 +146,59 @@ class Server:
     # --- the start of a query ------------------------------------------------------------------------
 
     def begin(self, frame: Frame) -> None:
+        """Give a query to a process that waits for one, or to a new one."""
+        spare = self.spares.take()
+        if spare is not None and spare.order(frame):
+            self.follow(spare, frame, asked=frame)
+        else:
+            self.begin_anew(frame)
+
+    def begin_anew(self, frame: Frame) -> None:
         """Fork the child of a query."""
-        with contextlib.ExitStack() as cleanup:
-            try:
-                folder = self.new_folder()
-                cleanup.callback(processes.remove_folder, folder)
-                answer, answer_end = self.new_pipe(cleanup)
-                output, output_end = self.new_pipe(cleanup)
-                victims = processes.memory_victims()
-                pid = os.fork()
-            except OSError as error:
-                self.tell_not_started(frame.header["number"], error)
-                return
-            cleanup.pop_all()
-        if pid == 0:
-            self.become_child(frame, folder, held=[answer, output], answer=answer_end, output=output_end)
-        os.close(answer_end)
-        os.close(output_end)
+        try:
+            self.follow(self.fork(frame), frame)
+        except OSError as error:
+            self.tell_not_started(frame.header["number"], error)
+
+    def follow(self, spare: Spare, frame: Frame, *, asked: Frame | None = None) -> None:
+        """Listen to the child of a query from here on."""
         request = frame.header
         query = Query(
             number=request["number"],
-            pid=pid,
-            folder=folder,
+            pid=spare.pid,
+            folder=spare.folder,
             seconds=request["seconds"],
             memory=request["memory"],
-            victims=victims,
+            victims=processes.memory_victims(),
+            asked=asked,
         )
-        query.listen(self.selector, answer=answer, output=output)
-        self.queries[pid] = query
+        query.listen(self.selector, answer=spare.answer, output=spare.output)
+        self.queries[spare.pid] = query
+
+    def make_spare(self) -> None:
+        """Have one more process wait for a query, where some are to; a query does without where there is no room."""
+        if self.spares.wants_another:
+            with contextlib.suppress(OSError):
+                self.spares.add(self.fork(None))
+
+    def fork(self, frame: Frame | None) -> Spare:
+        """Fork a child for a query; without one it prepares itself and waits for it."""
+        with contextlib.ExitStack() as cleanup:
+            folder = self.new_folder()
+            cleanup.callback(processes.remove_folder, folder)
+            answer, answer_end = self.new_pipe(cleanup)
+            output, output_end = self.new_pipe(cleanup)
+            orders_end, orders = self.new_pipe(cleanup)
+            pid = os.fork()
+            cleanup.pop_all()
+        if pid == 0:
+            held = [answer, output, orders]
+            self.become_child(frame, folder, held=held, orders=orders_end, answer=answer_end, output=output_end)
+        for descriptor in (answer_end, output_end, orders_end):
+            os.close(descriptor)
+        if frame is not None:
+            os.close(orders)
+        return Spare(pid=pid, folder=folder, answer=answer, output=output, orders=orders)
 
     def new_folder(self) -> Path:
         """Make the temporary folder of a query, and those around it, which a candidate may have removed."""
@@ -183,13 +213,20 @@ class Server:
         cleanup.callback(os.close, writing)
         return reading, writing
 
-    def become_child(self, frame: Frame, folder: Path, *, held: list[int], answer: int, output: int) -> None:
+    def become_child(
+        self, frame: Frame | None, folder: Path, *, held: list[int], orders: int, answer: int, output: int
+    ) -> None:
         """Go on as the child. Does not return."""
         try:
-            held = [*held, self.control.fileno(), self.wake_read, self.wake_write]
+            held = [*held, self.control.fileno(), self.wake_read, self.wake_write, *self.spares.descriptors()]
             held += [pipe.descriptor for query in self.queries.values() for pipe in query.pipes if pipe.descriptor]
             self.selector.close()
             answer = child.isolate(server=self.me, folder=folder, output=output, answer=answer, inherited=held)
+            if frame is None:
+                self.spares.prepare()
+                frame = child.ordered(orders, answer)
+            else:
+                os.close(orders)
             child.run(frame.header, frame.body, answer)
         except BaseException:  # noqa: BLE001 - nothing may come out of here, or there would be two servers
             traceback.print_exc()
@@ -239,6 +276,8 @@ class Server:
                 if pid in self.queries:
                     self.ended[pid] = status
                     self.queries[pid].ended = time.monotonic()
+                else:
+                    self.spares.bury(pid)
 
     def finish(self, query: Query, status: int) -> None:
         """Clean up after a query and tell the pool how it ended."""
@@ -247,13 +286,17 @@ class Server:
             self.kill_group(query)
         query.drain()
         processes.remove_folder(query.folder)
+        if query.asked is not None:  # It had not begun: what ended its process was none of its doing.
+            self.spares.deaths += 1
+            self.begin_anew(query.asked)
+            return
         facts = query.facts(status)
         body = query.result.body if query.result is not None and facts["ending"] in ANSWERS else b""
         self.tell(pack("done", body, **facts))
 
     def strays(self) -> set[int]:
         """Return the processes here that no running query accounts for, with all that descends from them."""
-        found = processes.children(self.me) - set(self.queries)
+        found = processes.children(self.me) - set(self.queries) - self.spares.pids()
         return found | processes.descendants(*found)
 
     def sweep(self, find: Callable[[], set[int]]) -> None:
@@ -271,10 +314,13 @@ def main(descriptor: int, root: Path, settings: Mapping[str, Any]) -> None:
     processes.adopt_orphans()
     for stream in (sys.stdout, sys.stderr):  # as queries need them: what was printed before a crash is seen
         stream.reconfigure(line_buffering=True, errors="backslashreplace")  # type: ignore[union-attr]
+    prepare = functools.partial(warmup.prepare, settings["preload"], compilers=settings["compilers"])
     server = Server(socket.socket(fileno=descriptor), root)
     server.heed_signals()
     warmup.warm_up(settings["preload"], compilers=settings["compilers"], still_wanted=server.still_wanted)
     warmup.copy_probes(root / PROBES)
+    asked = settings["spares"]
+    server.spares = Spares(most=warmup.SPARES * torchapi.has_gpu() if asked is None else asked, prepare=prepare)
     for name, value in settings["environment"].items():
         os.environ.pop(name, None)
         if value is not None:

@@ -12,6 +12,7 @@ import importlib
 import os
 import platform
 import shutil
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,8 @@ import torch
 from torchparity import torchapi
 from torchparity.errors import TorchVersionError
 
+# Processes that wait for a query with a GPU that is started.
+SPARES = 2
 CACHE = "TORCHINDUCTOR_CACHE_DIR"
 # The file that remembers that all vector instructions of a machine work.
 VECTORS_WORK = "vectors-work"
@@ -42,6 +45,19 @@ def warm_up(preload: list[str], *, compilers: bool, still_wanted: Callable[[], b
         step()
     gc.collect()
     gc.freeze()  # a collection in a fork would otherwise touch, and so copy, every page
+
+
+def prepare(preload: list[str], *, compilers: bool) -> None:
+    """Do in a process that waits for a query what its server may not: start the device, and all that needs one.
+
+    A module that is preloaded may have more to prepare: a function `prepare_device`.
+    """
+    with contextlib.suppress(Exception):  # Whatever does not work here is the query's to meet.
+        torchapi.start_device()
+        if compilers and torchapi.has_gpu():
+            _trace_patterns()
+        for name in preload:
+            getattr(sys.modules.get(name), "prepare_device", lambda: None)()
 
 
 def _attempt(path: str) -> Any:
