@@ -10,7 +10,7 @@ import torch
 
 from torchparity import Status, check
 from torchparity.compilers.candidates import replays
-from torchparity.judge import memory, oracle
+from torchparity.judge import appeals, memory, oracle
 from torchparity.run.other_data import has_order
 
 
@@ -161,7 +161,7 @@ def test_what_is_judged_again_is_what_was_returned_not_what_lies_there_now():
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(oracle.Appeals, "look_closer", listening)
-        patch.setattr(oracle, "FAR_BELOW", -1.0)
+        patch.setattr(appeals, "CLEAR", ((-1.0, -1.0),) * 2)
         check(torch.sin, (torch.full((5,), 1.0),), backend=giving_out_again, noise_runs=2)
 
     assert len(set(seen)) > 1

@@ -23,9 +23,11 @@ from torchparity.records import OTHER_RANDOM, Failure, LeafReport, Status
 from torchparity.run.state import RandomState
 
 AMPLITUDE = 4.0
-# One run of noise, and eager, tell how large it is within a factor of two or so. A leaf that scores less than this
-# share of the threshold would have to be a factor of four off to be wrong (docs/design/sequential.md).
-FAR_BELOW = 0.25
+# Shares of the threshold below which a leaf is clear, for elements and for sums: with one noise run, and with three.
+# Noise would have to be estimated so many times too large for such a leaf to be wrong (docs/design/sequential.md).
+CLEAR = ((0.35, 0.25), (0.6, 0.4))
+# Elements of a leaf this large share what is known of the noise around them; those of a smaller one are like sums.
+SHARING = 256
 
 
 @dataclass
@@ -76,12 +78,9 @@ class Appeals:
                     if again and expectation is not None and expectation.deterministic:
                         entry.comparison.reports[path] = expectation.judge(leaf, self.tolerance)
                     report = entry.comparison.reports[path]
-                    if report.status is not Status.DIFFERS and (look == len(LOOKS) - 1 or self.is_clear(report)):
+                    last = look == len(LOOKS) - 1
+                    if report.status is not Status.DIFFERS and (last or is_clear(report, self.tolerance, look + 1)):
                         del entry.suspects[path]
-
-    def is_clear(self, report: LeafReport) -> bool:
-        """Tell whether a leaf scores so little that no finer estimate of the noise would make it differ."""
-        return max(report.score, report.aggregate_score) <= FAR_BELOW * self.tolerance.threshold
 
     def forgive_kinks(self, candidates: list[CandidateRun]) -> None:
         """Where leaves differ in numbers only, see whether amplified noise reaches that far too."""
@@ -172,6 +171,15 @@ class Appeals:
                 report = entry.comparison.reports[path]
                 entry.comparison.reports[path] = replace(report, status=Status.UNKNOWN, note=OTHER_RANDOM)
         self.ground.notes.append(reasons.other_random_numbers(self.candidate.name, sorted(excusable)))
+
+
+def is_clear(report: LeafReport, tolerance: Tolerance, look: int) -> bool:
+    """Tell whether a leaf scores so little that no finer estimate of the noise would make it differ."""
+    element, whole = CLEAR[look]
+    if report.elements < SHARING:
+        element = whole
+    within = report.score <= element * tolerance.threshold
+    return report.status is not Status.DIFFERS and within and report.aggregate_score <= whole * tolerance.threshold
 
 
 def drew_alike(left: RandomState | None, right: RandomState | None) -> bool:

@@ -26,7 +26,7 @@ from torchparity.compare.leaves import Leaf
 from torchparity.compilers.candidates import Candidate, replays
 from torchparity.errors import ParityError, UsageError
 from torchparity.judge import reasons
-from torchparity.judge.appeals import FAR_BELOW, Appeals, CandidateRun, drew_alike
+from torchparity.judge.appeals import Appeals, CandidateRun, drew_alike, is_clear
 from torchparity.judge.choices import hearing_choices, judge_choices, tuned_to
 from torchparity.judge.coverage import Coverage
 from torchparity.judge.ground import Ground, kept
@@ -261,7 +261,7 @@ class Oracle:
                 return
             judged = compare_all(expected, {leaf.path: leaf}, self.tolerance)
             reports.update(judged.reports)
-            if judged.differing or _rank(judged.reports[leaf.path]) > FAR_BELOW * self.tolerance.threshold:
+            if judged.differing or not is_clear(judged.reports[leaf.path], self.tolerance, 0):
                 suspects[leaf.path] = kept(leaf, reused=self.recorded)
 
         ending = self.ground.runner.run(candidate, consume, patience=self.ground.patience)

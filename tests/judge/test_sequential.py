@@ -1,0 +1,77 @@
+"""When a leaf is called clear after few noise runs: what many would call wrong must not be among them."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from torchparity import check
+from torchparity.compare.expectation import Expectation
+from torchparity.compare.judgement import THRESHOLD, Tolerance
+from torchparity.compare.leaves import Leaf
+from torchparity.judge.appeals import is_clear
+
+TRIALS = 400
+# So many runs tell how large the noise is for good.
+MANY = 60
+
+
+def leaf(values: torch.Tensor) -> Leaf:
+    return Leaf(path="output", role="output", value=values)
+
+
+class Model:
+    """A leaf whose noise is known: normal, of one size."""
+
+    def __init__(self, shape: tuple[int, ...], seed: int) -> None:
+        self.generator = torch.Generator().manual_seed(seed)
+        self.truth = torch.randn(shape, generator=self.generator, dtype=torch.float64)
+
+    def run(self) -> torch.Tensor:
+        noise = torch.randn(self.truth.shape, generator=self.generator, dtype=torch.float64)
+        return (self.truth + 1e-4 * noise).float()
+
+    def expectation(self, runs: int) -> Expectation:
+        found = Expectation(leaf(self.run()), {"": self.truth})
+        for _ in range(runs):
+            found.add(leaf(self.run()))
+        return found
+
+
+@pytest.mark.parametrize(("look", "runs"), [(0, 1), (1, 3)])
+@pytest.mark.parametrize("shape", [(40, 40), (300,), (7,), (1,)])
+def test_what_many_runs_call_wrong_is_not_clear_after_few(look, runs, shape):
+    tolerance = Tolerance()
+    model = Model(shape, seed=len(shape) + runs)
+    unit = model.expectation(MANY).parts[""].allowance(slice(None), slice(None)).reshape(shape)
+    missed = 0
+    for trial in range(TRIALS):
+        wrong = model.run()
+        place = trial % wrong.numel()
+        wrong.reshape(-1)[place] = float(model.truth.reshape(-1)[place] + 1.5 * THRESHOLD * unit.reshape(-1)[place])
+        missed += is_clear(model.expectation(runs).judge(leaf(wrong), tolerance), tolerance, look)
+    assert missed == 0
+
+
+def test_a_clean_leaf_is_clear_after_three_runs_nearly_always():
+    tolerance = Tolerance()
+    model = Model((64, 64), seed=5)
+    judged = [model.expectation(3).judge(leaf(model.run()), tolerance) for _ in range(100)]
+    assert sum(is_clear(report, tolerance, 1) for report in judged) >= 90
+    assert sum(is_clear(report, tolerance, 0) for report in judged) < 50  # The first look asks for more.
+
+
+def test_what_is_clear_after_three_runs_gets_no_more():
+    model = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.Tanh(), torch.nn.Linear(64, 64))
+
+    def rounded_otherwise(graph: torch.fx.GraphModule, inputs: list[torch.Tensor]):
+        return lambda *args: tuple(
+            value * (1 + 1.5 * torch.finfo(torch.float32).eps) if value.is_floating_point() else value
+            for value in graph(*args)
+        )
+
+    verdict = check(model, (torch.randn(64, 64),), backend=rounded_otherwise)
+    names = [run.name for run in verdict.runs]
+    assert verdict.status.value == "same"
+    assert "noise 1" in names
+    assert "noise 6" not in names
