@@ -25,7 +25,7 @@ from torchparity.run.state import RandomState
 AMPLITUDE = 4.0
 # Shares of the threshold below which a leaf is clear, for elements and for sums: with one noise run, and with three.
 # Noise would have to be estimated so many times too large for such a leaf to be wrong (docs/design/sequential.md).
-CLEAR = ((0.35, 0.25), (0.6, 0.4))
+CLEAR_BELOW = ((0.35, 0.25), (0.6, 0.4))
 # Elements of a leaf this large share what is known of the noise around them; those of a smaller one are like sums.
 SHARING = 256
 
@@ -175,7 +175,7 @@ class Appeals:
 
 def is_clear(report: LeafReport, tolerance: Tolerance, look: int) -> bool:
     """Tell whether a leaf scores so little that no finer estimate of the noise would make it differ."""
-    element, whole = CLEAR[look]
+    element, whole = CLEAR_BELOW[look]
     if report.elements < SHARING:
         element = whole
     within = report.score <= element * tolerance.threshold
