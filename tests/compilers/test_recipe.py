@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import functools
+
 import pytest
 import torch
+from torch._dynamo.backends.common import aot_autograd
 
 from torchparity import CaseError, Recipe, UsageError, torchapi
 from torchparity.compilers.recipe import is_lost, registered_source, registering_import
@@ -86,6 +89,18 @@ def test_a_backend_that_is_an_object_is_found_in_the_module_that_holds_it():
     assert not any(is_lost(name) for name in ("inductor", "eager", "aot_eager", "aot_eager_decomp_partition"))
     with pytest.raises(CaseError, match="no module holds"):
         backend_files(Recipe(backend="lost_object"))
+
+
+@pytest.mark.parametrize(
+    "made",
+    [lambda mine: aot_autograd(fw_compiler=mine), functools.partial, lambda mine: functools.partial(print, end=mine)],
+    ids=["aot_autograd", "partial", "argument"],
+)
+def test_a_backend_that_no_module_holds_is_registered_by_the_module_of_what_it_was_made_of(backends, made):
+    name = f"made_{id(made)}"
+    torch._dynamo.register_backend(made(backends.doubling), name=name)
+    assert registered_source(name) == (["import wrong_backends"], repr(name))
+    assert not is_lost(name)
 
 
 def test_a_backend_registered_by_another_module_than_its_own_is_named_by_its_own(backends):

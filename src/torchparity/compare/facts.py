@@ -26,11 +26,13 @@ def tensor_of(value: Any) -> torch.Tensor | None:
     if isinstance(value, np.ndarray | np.generic) and value.dtype.kind in "fiubc":
         if value.dtype in (np.longdouble, np.clongdouble):
             value = value.astype(np.complex128 if value.dtype.kind == "c" else np.float64)
-        return torch.as_tensor(np.ascontiguousarray(value) if value.ndim else value)
+        return torch.as_tensor(np.ascontiguousarray(value) if value.ndim else value, device="cpu")
     if isinstance(value, float | complex):
-        return torch.tensor(value, dtype=torch.complex128 if isinstance(value, complex) else torch.float64)
+        return torch.tensor(
+            value, dtype=torch.complex128 if isinstance(value, complex) else torch.float64, device="cpu"
+        )
     if isinstance(value, bool | int):
-        return torch.tensor(value) if -(2**63) <= value < 2**63 else None
+        return torch.tensor(value, device="cpu") if -(2**63) <= value < 2**63 else None
     return None
 
 

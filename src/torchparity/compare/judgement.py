@@ -284,7 +284,7 @@ class Suspicion:
             wrong = difference.abs() > tolerance.threshold * unit
             row, column = wrong.nonzero(as_tuple=True)
             found.append((row + rows.start) * baseline.layout.columns + column + columns.start)
-        self.indices = torch.cat(found) if found else torch.empty(0, dtype=torch.long)
+        self.indices = torch.cat(found) if found else torch.empty(0, dtype=torch.long, device=baseline.device)
         self.distance = baseline.distance(candidate, self.indices)
         # Of plain noise alone: amplified runs that cross a kink widen the spread, and what is far off would seem near.
         self.smooth = self._units()

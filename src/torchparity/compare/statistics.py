@@ -339,7 +339,7 @@ def least_step(dtype: torch.dtype, work: torch.dtype) -> float:
     """Return the least number above zero of a dtype, or the least that is not flushed to zero here."""
     info = torch.finfo(dtype)
     step = float(info.tiny) * float(info.eps)
-    survives = float(torch.tensor([step], dtype=work).mul_(1.0)) > 0
+    survives = float(torch.tensor([step], dtype=work, device="cpu").mul_(1.0)) > 0
     return step if survives else float(torch.finfo(work).tiny)
 
 

@@ -6,6 +6,7 @@ import contextlib
 import functools
 import inspect
 import sys
+import types
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -31,6 +32,8 @@ SETTINGS: tuple[tuple[type, tuple[type, ...]], ...] = (
     (dict, (dict,)),
     (set, (set, list, tuple)),
 )
+# Where what torch.compile is given may come from without being the user's.
+NOT_USERS = ("torch", "torchparity", "functools", "builtins", "")
 NUMPY_RANDOM = {"dynamo.use_numpy_random_stream": True}
 
 
@@ -290,7 +293,7 @@ def registered_source(backend: str) -> tuple[list[str], str]:
     """Return the import and the expression for a registered name: the name itself, or what was registered under it.
 
     Where a function is registered under its own name, its module does that. Else who knows which module did: the object
-    is named instead, where it stands in a module.
+    is named instead, where it stands in a module; where it stands in none, the module of what it was made of.
     """
     if backend not in torchapi.list_backends():
         return [], repr(backend)
@@ -298,10 +301,9 @@ def registered_source(backend: str) -> tuple[list[str], str]:
     module, name = getattr(function, "__module__", "") or "", getattr(function, "__name__", "")
     if not inspect.isfunction(function):  # An object: its class may stand anywhere, so look for who holds it.
         held = [(owner, key) for owner in list(sys.modules) for key in names_of(sys.modules[owner], function)]
-        if not held and module.split(".")[0] == "torch":
-            return [], repr(backend)
-        module, name = min(held, key=lambda place: place[0].split(".")[0] != "torch", default=("", ""))
-    if module.split(".")[0] in ("torch", "torchparity", "functools", ""):
+        made = (next(iter(makers(function)), ""), "")
+        module, name = min(held, key=lambda place: place[0].split(".")[0] != "torch", default=made)
+    if module.split(".")[0] in NOT_USERS:
         return [], repr(backend)
     registers = not name or name == backend or getattr(sys.modules.get(module), name, None) is not function
     return [f"import {module}"], repr(backend) if registers else f"{module}.{name}"
@@ -315,6 +317,20 @@ def is_lost(backend: str) -> bool:
     module = getattr(function, "__module__", "") or ""
     known = function is None or inspect.isfunction(function) or module.split(".")[0] == "torch"
     return not known and not registering_import(backend)
+
+
+def makers(value: Any, depth: int = 5) -> Iterator[str]:
+    """Yield the modules of the user's own functions that an object was made of: `aot_autograd(fw_compiler=mine)`."""
+    module = str(getattr(value, "__module__", ""))
+    if inspect.isfunction(value) and module.split(".")[0] not in NOT_USERS:
+        yield module
+    inside: list[Any] = (
+        list(value.values()) if isinstance(value, dict) else list(getattr(value, "__dict__", {}).values())
+    )
+    if isinstance(value, functools.partial):
+        inside += [value.func, *value.args, *value.keywords.values()]
+    for entry in inside if depth and not isinstance(value, torch.nn.Module | types.ModuleType) else ():
+        yield from makers(entry, depth - 1)
 
 
 def names_of(module: Any, value: Any) -> list[str]:

@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from torchparity import torchapi
 from torchparity.compilers.recipe import recipe_plain
 from torchparity.records.wire import must_be
 from torchparity.request import EVERY, PLAIN, Request
@@ -57,8 +58,9 @@ class SourceBackend:
 
     def resolve(self) -> Callable[..., Any]:
         """Import the modules; return the backend that one of them holds, or that they have registered."""
-        for line in self.imports:
-            importlib.import_module(line.removeprefix("import "))
+        with torchapi.keeping_defaults():
+            for line in self.imports:
+                importlib.import_module(line.removeprefix("import "))
         name, args, kwargs = spoken(self.expression)
         if args is None:
             return name  # type: ignore[return-value]

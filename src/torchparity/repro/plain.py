@@ -83,6 +83,7 @@ def write_plain(plain: Plain) -> str | None:
         '"""',
         "",
         *sorted({"import torch", *imports, *source.imports}),
+        *(torchapi.undoing_defaults() if imports else ()),
         "",
         *plain.recipe.settings_source(),
         "",

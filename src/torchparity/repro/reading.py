@@ -83,7 +83,11 @@ def read_blobs(path: pathlib.Path, count: int) -> dict[int, torch.Tensor]:
         begin, end = (8 + length + offset for offset in entry["data_offsets"])
         if end > len(data):
             raise ValueError(f"storage {name} lies outside the file")
-        held = torch.frombuffer(bytearray(data[begin:end]), dtype=torch.uint8) if end > begin else torch.empty(0)
+        held = (
+            torch.frombuffer(bytearray(data[begin:end]), dtype=torch.uint8)
+            if end > begin
+            else torch.empty(0, device="cpu")
+        )
         blobs[int(name)] = held.to(torch.uint8)
     if len(blobs) != count:
         raise ValueError(f"it holds {len(blobs)} storages, not {count}")

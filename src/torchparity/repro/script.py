@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from torchparity import torchapi
 from torchparity.compilers.printed import embedded
 from torchparity.compilers.written import request_to_json
 from torchparity.errors import ResourceError
@@ -203,7 +204,9 @@ def load_files(files: Mapping[str, str]) -> None:
     try:
         for file in files:
             name = file.removesuffix(".py")
-            if loaded_text(sys.modules.get(name) or importlib.import_module(name)) != files[file]:
+            with torchapi.keeping_defaults():
+                module = sys.modules.get(name) or importlib.import_module(name)
+            if loaded_text(module) != files[file]:
                 raise ResourceError(
                     f"the case brings a module {name}, and another one of that name is loaded here",
                     hint="run the case in a process of its own, as `torchparity run` does",

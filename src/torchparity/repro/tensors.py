@@ -76,7 +76,9 @@ def read_storages(path: Path, stored: Sequence[Stored], devices: Sequence[str]) 
     mapped: Any = torch.UntypedStorage.from_file(str(path), False, path.stat().st_size)
     storages = []
     for place, device in zip(stored, devices, strict=True):
-        data = torch.empty(0, dtype=torch.uint8).set_(mapped, place.begin, (place.end - place.begin,), (1,))
+        data = torch.empty(0, dtype=torch.uint8, device="cpu").set_(
+            mapped, place.begin, (place.end - place.begin,), (1,)
+        )
         dtype = dtypes.get(place.code, torch.uint8)
         storages.append(Storage(data=data, device=device, dtype=dtype, known=place.digest))
     return tuple(storages)

@@ -226,7 +226,7 @@ def copied_storage(tensor: torch.Tensor) -> Storage:
     """Copy the bytes behind a tensor to the CPU, all of them."""
     storage = tensor.untyped_storage()
     size = storage.nbytes()
-    data = torch.empty(size, dtype=torch.uint8)
+    data = torch.empty(size, dtype=torch.uint8, device="cpu")
     if size:
         data.untyped_storage().copy_(storage)
     shown = tensor.dtype if size % tensor.dtype.itemsize == 0 else torch.uint8

@@ -18,7 +18,7 @@ SMALL = 256
 
 def with_exact_data(subject: Subject, seed: int) -> contextlib.AbstractContextManager[Subject]:
     """Yield a subject whose parameters and inputs are small integers; the model is given back as it was found."""
-    generator = torch.Generator().manual_seed(seed % 2**63)
+    generator = torch.Generator("cpu").manual_seed(seed % 2**63)
 
     def exact(tensor: torch.Tensor, role: str) -> torch.Tensor | None:
         scale = role == "buffer" or (role != "input" and tensor.dim() < 2)
@@ -40,10 +40,10 @@ def exact_values(tensor: torch.Tensor, generator: torch.Generator, *, positive: 
     """Return small integers, most of them zero where long sums are made of them; powers of two for scales."""
     shape = tuple(tensor.shape)
     if positive:
-        return 2.0 ** torch.randint(0, 2, shape, generator=generator).to(tensor.device, torch.float64)
+        return 2.0 ** torch.randint(0, 2, shape, generator=generator, device="cpu").to(tensor.device, torch.float64)
     fan_in = math.prod(shape[1:]) if len(shape) > 1 else 1
     share = min(0.75, TERMS / max(1, fan_in)) if len(shape) > 1 else 0.75
-    signs = torch.randint(0, 2, shape, generator=generator) * 2 - 1
-    sizes = torch.randint(1, 3, shape, generator=generator)
-    kept = torch.rand(shape, generator=generator) < share
+    signs = torch.randint(0, 2, shape, generator=generator, device="cpu") * 2 - 1
+    sizes = torch.randint(1, 3, shape, generator=generator, device="cpu")
+    kept = torch.rand(shape, generator=generator, device="cpu") < share
     return (signs * sizes * kept).to(tensor.device, torch.float64)

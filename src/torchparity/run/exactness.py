@@ -155,8 +155,10 @@ def divides_by_powers_of_two(arguments: tuple[Any, ...]) -> bool:
     """Tell whether every divisor is a power of two: then a product with the reciprocal is the same number."""
     if len(arguments) < 2:
         return False
-    divisor = torch.as_tensor(arguments[1], dtype=torch.float64).abs()
-    mantissa, _ = torch.frexp(divisor)
+    divisor = arguments[1]
+    if not isinstance(divisor, torch.Tensor):
+        divisor = torch.tensor(divisor, device="cpu")
+    mantissa, _ = torch.frexp(divisor.double().abs())
     return bool((mantissa == 0.5).all())
 
 

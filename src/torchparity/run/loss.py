@@ -34,12 +34,12 @@ def tangents_of(outputs: Any, *, seed: int) -> Tangents:
 @functools.lru_cache(maxsize=2)
 def drawn_tangents(shapes: tuple[tuple[tuple[int, ...], bool], ...], seed: int) -> list[torch.Tensor]:
     """Draw numbers for tensors of some shapes; every run of a check asks for the same ones."""
-    generator = torch.Generator().manual_seed(seed)
+    generator = torch.Generator("cpu").manual_seed(seed)
     found = []
     for shape, complex_numbers in shapes:
-        drawn = torch.randn(shape, generator=generator, dtype=torch.float32)
+        drawn = torch.randn(shape, generator=generator, dtype=torch.float32, device="cpu")
         if complex_numbers:
-            drawn = torch.complex(drawn, torch.randn(shape, generator=generator))
+            drawn = torch.complex(drawn, torch.randn(shape, generator=generator, dtype=torch.float32, device="cpu"))
         found.append(drawn)
     return found
 

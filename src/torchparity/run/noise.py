@@ -83,15 +83,15 @@ class NoiseBank:
         """Return integers of spread `steps` (for one step 0, but -1 and 1 in one of eight each), or normal floats."""
         key = (device, dtype, steps)
         if key not in self._banks:
-            generator = torch.Generator().manual_seed(self.seed * 7919 + steps)
+            generator = torch.Generator("cpu").manual_seed(self.seed * 7919 + steps)
             size = (BANK_SIZE,)
             if dtype.is_floating_point:
-                drawn = torch.randn(size, generator=generator) / 2
+                drawn = torch.randn(size, generator=generator, dtype=torch.float32, device="cpu") / 2
             elif steps == 1:
-                dice = torch.randint(0, 8, size, generator=generator)
+                dice = torch.randint(0, 8, size, generator=generator, device="cpu")
                 drawn = (dice == 1).long() - (dice == 0).long()
             else:
-                drawn = torch.randint(-steps, steps + 1, size, generator=generator)
+                drawn = torch.randint(-steps, steps + 1, size, generator=generator, device="cpu")
             self._banks[key] = drawn.to(dtype).to(device)
         return self._banks[key]
 

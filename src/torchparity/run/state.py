@@ -226,7 +226,7 @@ def _same_bytes(storage: torch.UntypedStorage, saved: torch.UntypedStorage) -> b
     """Tell whether memory is as it was: what nobody has written to may be read-only, a file that is mapped."""
     if storage.device.type != "cpu":
         return False  # Asking would wait for the device.
-    left, right = (torch.empty(0, dtype=torch.uint8).set_(entry) for entry in (storage, saved))
+    left, right = (torch.empty(0, dtype=torch.uint8, device=entry.device).set_(entry) for entry in (storage, saved))
     return torch.equal(left, right)
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib
 import re
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -123,6 +125,33 @@ def working_kernels(kind: str, module: str) -> Any:
     except Exception:  # noqa: BLE001 - it may lack a compiler, a driver, anything: the plain form does the same
         return None
     return kernels
+
+
+# Lines that undo what imported files have done to torch's defaults in this process.
+_undone: set[str] = set()
+
+
+@contextlib.contextmanager
+def keeping_defaults() -> Iterator[None]:
+    """Import somebody's file inside: a default device or dtype that it sets is put back, and remembered."""
+    device, dtype = torch.get_default_device(), torch.get_default_dtype()
+    try:
+        yield
+    finally:
+        _undone.update(undoing_defaults())
+        if torch.get_default_device() != device:
+            torch.set_default_device(device if device.type != "cpu" else None)
+        torch.set_default_dtype(dtype)
+
+
+def undoing_defaults() -> list[str]:
+    """Return the lines that a script needs which imports such files and makes tensors of its own."""
+    found = set(_undone)
+    if torch.get_default_device().type != "cpu":
+        found.add('torch.set_default_device("cpu")')
+    if torch.get_default_dtype() != torch.float32:
+        found.add("torch.set_default_dtype(torch.float32)")
+    return sorted(found)
 
 
 def start_device() -> None:
