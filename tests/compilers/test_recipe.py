@@ -103,6 +103,20 @@ def test_a_backend_that_no_module_holds_is_registered_by_the_module_of_what_it_w
     assert not is_lost(name)
 
 
+# Of backends that tests register.
+ENDINGS = ("_function", "_object")
+
+
+def test_a_backend_that_no_other_process_can_find_is_lost():
+    text = {}
+    exec("def nameless(graph_module, inputs): return graph_module.forward", text)
+    torch._dynamo.register_backend(text["nameless"], name="nameless_function")
+    assert is_lost("nameless_function")
+    assert not any(
+        is_lost(name) for name in torchapi.lookup("torch._dynamo.list_backends")(None) if not name.endswith(ENDINGS)
+    )
+
+
 def test_a_backend_registered_by_another_module_than_its_own_is_named_by_its_own(backends):
     """What torch's own factories make has a class of torch's, and is the user's all the same."""
     torch._dynamo.register_backend(backends.doubling, name="registered_elsewhere")

@@ -310,13 +310,12 @@ def registered_source(backend: str) -> tuple[list[str], str]:
 
 
 def is_lost(backend: str) -> bool:
-    """Tell whether a backend was registered by an object that no module holds: no other process can find it."""
+    """Tell whether a backend is something that no module holds or makes: no other process can find it."""
     function = torchapi.backend_function(backend) if backend in torchapi.list_backends() else None
-    while isinstance(function, functools.partial):
-        function = function.func
+    if function is None or registering_import(backend):
+        return False
     module = getattr(function, "__module__", "") or ""
-    known = function is None or inspect.isfunction(function) or module.split(".")[0] == "torch"
-    return not known and not registering_import(backend)
+    return module.split(".")[0] not in ("torch", "torchparity")
 
 
 def makers(value: Any, depth: int = 5) -> Iterator[str]:
