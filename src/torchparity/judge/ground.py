@@ -21,7 +21,7 @@ from torchparity.errors import ParityError, ResourceError
 from torchparity.judge import reasons
 from torchparity.judge.repeating import repeats
 from torchparity.judge.settings import Settings
-from torchparity.records import Failure, Progress, RunRecord
+from torchparity.records import NOT_JUDGED, Failure, LeafReport, Progress, RunRecord, Status
 from torchparity.run.noise import Noise, NoiseBank
 from torchparity.run.operators import poisoned
 from torchparity.run.plan import Plan
@@ -363,6 +363,12 @@ def kept(leaf: Leaf, *, reused: bool = False) -> Leaf:
     if (reused or leaf.role in LIVING_ROLES) and leaf.changed and isinstance(leaf.value, torch.Tensor):
         leaf = replace(leaf, value=leaf.value.clone())
     return leaf if leaf.original is None else replace(leaf, original=None)
+
+
+def report_of_none(path: str, leaf: Leaf | None) -> LeafReport:
+    """Return the report of a leaf that our own judgement failed at."""
+    role = leaf.role if leaf is not None else "output"
+    return LeafReport(path=path, role=role, status=Status.UNKNOWN, dtype="", shape=(), note=NOT_JUDGED)
 
 
 def truths_of(reference: Reference, value: torch.Tensor) -> dict[str, torch.Tensor]:

@@ -29,17 +29,16 @@ from torchparity.judge import reasons
 from torchparity.judge.appeals import Appeals, CandidateRun, drew_alike, is_clear
 from torchparity.judge.choices import hearing_choices, judge_choices, tuned_to
 from torchparity.judge.coverage import Coverage
-from torchparity.judge.ground import Ground, kept
+from torchparity.judge.ground import Ground, kept, report_of_none
 from torchparity.judge.holding import Held
 from torchparity.judge.memory import look_at_memory
-from torchparity.judge.otherwise import judge_exactly, judge_replays
+from torchparity.judge.otherwise import judge_exactly, judge_replays, judge_without_dropout
 from torchparity.judge.pooled import Pooled, report_of
 from torchparity.judge.settings import Settings
 from torchparity.records import (
     FLUSHED,
     NOT_COMPARED,
     NOT_DETERMINISTIC,
-    NOT_JUDGED,
     UNINITIALISED,
     Extent,
     Failure,
@@ -85,6 +84,8 @@ class Oracle:
         try:
             with torch.enable_grad():
                 verdict = self.judge_once()
+                if verdict.status is Status.UNKNOWN and self.built is not None:
+                    verdict = judge_without_dropout(self, verdict)
                 if self._may_look_again(verdict) and self.replaying and not torchapi.is_distributed():
                     verdict = judge_replays(self, verdict)
                 if self._may_look_again(verdict) and self.settings.exact:
@@ -387,12 +388,6 @@ class Oracle:
         if better:
             self.ground.notes.append(reasons.nearer(better))
         return self._verdict(Status.SAME, [reasons.all_inside(len(reports))], reports)
-
-
-def report_of_none(path: str, leaf: Leaf | None) -> LeafReport:
-    """Return the report of a leaf that our own judgement failed at."""
-    role = leaf.role if leaf is not None else "output"
-    return LeafReport(path=path, role=role, status=Status.UNKNOWN, dtype="", shape=(), note=NOT_JUDGED)
 
 
 def _rank(leaf: LeafReport) -> float:

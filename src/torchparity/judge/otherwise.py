@@ -8,13 +8,15 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from torchparity import torchapi
 from torchparity.errors import ParityError
 from torchparity.judge import reasons
 from torchparity.judge.ground import EAGER
-from torchparity.records import Status, Verdict
+from torchparity.records import OTHER_RANDOM, Status, Verdict
 from torchparity.run.exact_data import with_exact_data
 from torchparity.run.other_data import with_other_data
 from torchparity.run.subject import Subject
+from torchparity.run.undropped import dropouts_of, without_dropout
 
 if TYPE_CHECKING:
     from torchparity.judge.oracle import Oracle
@@ -51,15 +53,40 @@ def judge_replays(oracle: Oracle, verdict: Verdict) -> Verdict:
     return replace(verdict, runs=runs, seconds=seconds)
 
 
+def judge_without_dropout(oracle: Oracle, verdict: Verdict) -> Verdict:
+    """Where the candidate draws other random numbers than eager, judge both while nothing is dropped.
+
+    What differs there differs. What agrees there may still drop wrongly, which nobody can tell: that stays unknown.
+    """
+    excused = any(leaf.note == OTHER_RANDOM for leaf in verdict.leaves)
+    if not excused or torchapi.is_distributed() or not dropouts_of(oracle.subject):
+        return verdict
+    try:
+        found = judge_on(oracle, without_dropout, anew=True, allow_eager=oracle.settings.allow_eager)
+    except (ParityError, RuntimeError):  # There may be no room for it: what was found stands.
+        return verdict
+    runs, seconds = (*verdict.runs, *found.runs), time.perf_counter() - oracle.started
+    if found.status is Status.DIFFERS:
+        verdict = taken_over(verdict, found, (reasons.differs_undropped(), *found.reasons))
+    elif found.status is Status.SAME:
+        verdict = replace(verdict, reasons=(*verdict.reasons, reasons.same_undropped(len(found.leaves))))
+    return replace(verdict, runs=runs, seconds=seconds)
+
+
 def judge_on(
-    oracle: Oracle, data: Callable[[Subject, int], contextlib.AbstractContextManager[Subject]], **changed: Any
+    oracle: Oracle,
+    data: Callable[[Subject, int], contextlib.AbstractContextManager[Subject]],
+    *,
+    anew: bool = False,
+    **changed: Any,
 ) -> Verdict:
-    """Judge what was built for a subject on other data."""
+    """Judge what was built for a subject on other data; built `anew`, where it is another program with them."""
     oracle.ground.runner.release()
     with data(oracle.subject, oracle.plan.seed) as subject:
-        settings = replace(oracle.settings, allow_eager=True, **changed)
+        settings = replace(oracle.settings, **{"allow_eager": True, **changed})
         again = type(oracle)(subject, oracle.plan, oracle.candidate, settings)
-        again.built, again.held = oracle.built, oracle.held
+        if not anew:
+            again.built, again.held = oracle.built, oracle.held
         try:
             return again.judge_once()
         finally:

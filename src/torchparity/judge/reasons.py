@@ -242,6 +242,16 @@ def float64_agrees(paths: Iterable[str]) -> str:
     return f"at {listed(paths)} rounding decides a step, and float64 stands on the compiled model's side of it"
 
 
+def differs_undropped() -> str:
+    """Say that the candidate differs where nothing is random."""
+    return "with every dropout turned off, so that no random number matters, the compiled model gives other numbers"
+
+
+def same_undropped(leaves: int) -> str:
+    """Say that all but the dropouts agree."""
+    return f"with every dropout turned off all {leaves} leaves agree: only what is dropped could not be judged"
+
+
 def on_exact_data() -> str:
     """Say that only data without any rounding show it."""
     return "on exact data (small integers, so that no sum rounds) the compiled model gives other numbers"
