@@ -49,14 +49,22 @@ def function_of(frame: str) -> str:
 
 
 def signatures_of(verdict: Verdict) -> tuple[Signature, ...]:
-    """Return every way in which a verdict differs, that of the worst leaf first; none where it does not."""
+    """Return every way in which a verdict differs, none where it does not.
+
+    A run that fails comes first: what was seen of its leaves before it failed may be another failure. Then the kinds of
+    its leaves, the worst first.
+    """
     if verdict.status is not Status.DIFFERS:
         return ()
-    kinds = [family(leaf.kind) for leaf in verdict.leaves if leaf.status is Status.DIFFERS] or [verdict.kind]
-    failure = verdict.failure
-    told = {"error": failure.type, "frame": function_of(failure.frame)} if failure is not None else {}
     summary = verdict.reasons[0] if verdict.reasons else ""
-    return tuple(Signature(kind=kind, summary=summary, **told) for kind in dict.fromkeys(kinds))
+    failure, found = verdict.failure, list[Signature]()
+    if failure is not None:
+        frame = function_of(failure.frame)
+        found.append(Signature(kind=verdict.kind, error=failure.type, frame=frame, summary=summary))
+    kinds = [family(leaf.kind) for leaf in verdict.leaves if leaf.status is Status.DIFFERS]
+    if not kinds and not found:
+        kinds = [verdict.kind]
+    return (*found, *(Signature(kind=kind, summary=summary) for kind in dict.fromkeys(kinds)))
 
 
 def signature_of(failure: Failure | None, verdict: Verdict | None) -> Signature | None:

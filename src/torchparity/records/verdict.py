@@ -260,14 +260,11 @@ class Verdict:
 
     @property
     def kind(self) -> str:
-        """What sort of difference it is: the worst leaf's, or, where no leaf differs, that of the run as a whole."""
-        for leaf in self.leaves:
-            if leaf.status is Status.DIFFERS:
-                return leaf.kind
-        if self.failure is None or self.status is not Status.DIFFERS:
-            return ""
-        whole = (Kind.ACCEPTS_INVALID.value, Kind.CRASHES.value)
-        return self.failure.stage if self.failure.stage in whole else Kind.RAISES.value
+        """What sort of difference it is: that of the run as a whole, where it failed; else the worst leaf's."""
+        if self.failure is not None and self.status is Status.DIFFERS:
+            whole = (Kind.ACCEPTS_INVALID.value, Kind.CRASHES.value)
+            return self.failure.stage if self.failure.stage in whole else Kind.RAISES.value
+        return next((leaf.kind for leaf in self.leaves if leaf.status is Status.DIFFERS), "")
 
     @property
     def worst(self) -> LeafReport | None:
