@@ -74,7 +74,8 @@ def test_a_clean_model_is_the_same_whatever_the_defaults_are(tmp_path, default):
     assert code == 0, told
 
 
-@pytest.mark.parametrize("default", ["device", pytest.param("bfloat16", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("default", ["device", "bfloat16"])
 def test_a_fault_is_found_and_made_small_whatever_the_defaults_are(tmp_path, default):
     (tmp_path / "model.py").write_text(MODEL.format(default=DEFAULTS[default]))
     code, told = ask(tmp_path, "diagnose", "model.py:make", "--backend", "slightly", "--out", "found")

@@ -71,14 +71,15 @@ def waiting(pool, count):
     return found
 
 
-@pytest.fixture
-def pool(tmp_path, monkeypatch):
-    name = jobs_in(tmp_path, monkeypatch, "jobs_of_spares")
-    with Pool(workers=2, compilers=False, preload=(name,), spares=2) as pool:
-        assert pool.wait_until_ready()
-        yield pool
-        root = pool.root
-    assert not root.exists()
+@pytest.fixture(scope="module")
+def pool(tmp_path_factory):
+    with pytest.MonkeyPatch.context() as patch:
+        name = jobs_in(tmp_path_factory.mktemp("jobs"), patch, "jobs_of_spares")
+        with Pool(workers=2, compilers=False, preload=(name,), spares=2) as pool:
+            assert pool.wait_until_ready()
+            yield pool
+            root = pool.root
+        assert not root.exists()
 
 
 def test_a_query_takes_one_that_is_prepared_and_the_next_another(pool):
@@ -93,7 +94,7 @@ def test_a_query_takes_one_that_is_prepared_and_the_next_another(pool):
 
 
 def test_whatever_queries_do_each_is_answered_and_as_many_wait_as_before(pool):
-    kinds = [kind for kind in ENDINGS for _ in range(6)]
+    kinds = [kind for kind in ENDINGS for _ in range(4)]
     random.Random(0).shuffle(kinds)
     asked = [(kind, pool.submit(f"jobs_of_spares:{kind}", None, limits=Limits(seconds=1.0))) for kind in kinds]
     for kind, future in asked:
@@ -116,7 +117,7 @@ def test_those_that_are_killed_are_replaced_and_a_query_does_without(pool):
     assert outcome.value[1] == []
 
 
-@pytest.mark.parametrize("deed", ["os._exit(9)", "os.kill(os.getpid(), 11)"])
+@pytest.mark.parametrize("deed", ["os._exit(9)", pytest.param("os.kill(os.getpid(), 11)", marks=pytest.mark.slow)])
 def test_where_none_can_be_prepared_queries_start_by_themselves(tmp_path, monkeypatch, deed):
     name = f"dying_{len(deed)}"
     jobs_in(tmp_path, monkeypatch, name, JOBS.replace("prepared.append(os.getpid())", deed))

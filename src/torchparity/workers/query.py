@@ -75,6 +75,8 @@ class Query:
     cut_short: Ending | None = None
     # What was asked, until the child says that it has begun with it: one that waited may die before.
     asked: Frame | None = None
+    # Whether its child had waited for it.
+    waited: bool = False
 
     def listen(self, selector: selectors.BaseSelector, *, answer: int, output: int) -> None:
         """Read what the child says and what it prints."""

@@ -171,6 +171,7 @@ class Server:
             memory=request["memory"],
             victims=processes.memory_victims(),
             asked=asked,
+            waited=asked is not None,
         )
         query.listen(self.selector, answer=spare.answer, output=spare.output)
         self.queries[spare.pid] = query
@@ -290,6 +291,8 @@ class Server:
             self.spares.deaths += 1
             self.begin_anew(query.asked)
             return
+        if query.waited:
+            self.spares.deaths = 0
         facts = query.facts(status)
         body = query.result.body if query.result is not None and facts["ending"] in ANSWERS else b""
         self.tell(pack("done", body, **facts))
