@@ -65,7 +65,7 @@ def test_what_agrees_without_dropout_is_unknown_and_said_so():
     assert any("with every dropout turned off all" in reason for reason in verdict.reasons)
 
 
-@pytest.mark.parametrize("wrong", [1.001, 1.1])
+@pytest.mark.parametrize("wrong", [1.001, pytest.param(1.1, marks=pytest.mark.slow)])
 def test_what_differs_without_dropout_differs(wrong):
     verdict = judged(wrong, train=True)
     assert verdict.status is Status.DIFFERS

@@ -210,6 +210,7 @@ def test_json_is_all_that_stdout_holds_and_a_run_gets_a_folder_of_its_own(tmp_pa
     assert json.loads(output)["lines"][-1] == ["page", f"runs/{folder.name}/index.html"]
 
 
+@pytest.mark.slow
 def test_an_error_is_located_when_the_graph_is_small(tmp_path):
     (tmp_path / "model.py").write_text(MODEL)
     process = command(tmp_path, "model.py:make", "--backend", "refusing_backend", "--json", "-q")
