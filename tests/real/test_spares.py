@@ -12,7 +12,8 @@ import pytest
 
 from torchparity.workers import processes
 from torchparity.workers.outcome import Ending, Limits
-from torchparity.workers.pool import Pool
+from torchparity.workers.pool import GRACE_SECONDS, Pool
+from torchparity.workers.query import BEGIN_SECONDS
 from torchparity.workers.spare import DEATHS
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the extras of isolation need Linux")
@@ -113,8 +114,9 @@ def test_those_that_are_killed_are_replaced_and_a_query_does_without(pool):
     for pid in waiting(pool, 2):
         os.kill(pid, signal.SIGSTOP)
     outcome = pool.run("jobs_of_spares:who", None, limits=Limits(seconds=1.0))
-    assert outcome.ending is Ending.RETURNED  # After a second, in a process of its own.
+    assert outcome.ending is Ending.RETURNED  # In a process of its own, with all of its time.
     assert outcome.value[1] == []
+    assert BEGIN_SECONDS < GRACE_SECONDS  # Or the pool would take its server for lost.
 
 
 @pytest.mark.parametrize("deed", ["os._exit(9)", pytest.param("os.kill(os.getpid(), 11)", marks=pytest.mark.slow)])

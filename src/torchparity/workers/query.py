@@ -18,6 +18,9 @@ from torchparity.workers.outcome import OUTPUT_BYTES, Ending
 CHUNK = 1 << 20
 PHASE_LENGTH = 1000
 BEGUN = "begun"
+# A child that waited has so long to begin, whatever the limit of the query. It must be less than the grace that a pool
+# gives its server: then the query still has all of its time in another child.
+BEGIN_SECONDS = 8.0
 ANSWERS = {ending.value: ending for ending in (Ending.RETURNED, Ending.RAISED, Ending.OUT_OF_MEMORY)}
 
 
@@ -108,7 +111,8 @@ class Query:
 
     def broken_limit(self) -> Ending | None:
         """Return what the query has used up, if anything."""
-        if time.monotonic() > self.started + self.seconds:
+        seconds = self.seconds if self.asked is None else BEGIN_SECONDS
+        if time.monotonic() > self.started + seconds:
             return Ending.TIMED_OUT
         if self.memory is not None and processes.exceeds(self.tree(), self.memory):
             return Ending.OUT_OF_MEMORY

@@ -198,7 +198,7 @@ class Server:
         for descriptor in (answer_end, output_end, orders_end):
             os.close(descriptor)
         if frame is not None:
-            os.close(orders)
+            os.close(orders)  # It has its query.
         return Spare(pid=pid, folder=folder, answer=answer, output=output, orders=orders)
 
     def new_folder(self) -> Path:

@@ -22,7 +22,7 @@ DEATHS = 3
 
 @dataclass(frozen=True, kw_only=True)
 class Spare:
-    """A process that waits for its query, and the server's ends of its pipes."""
+    """A process that waits for its query, or was forked for one, and the server's ends of its pipes."""
 
     pid: int
     folder: Path
