@@ -167,6 +167,8 @@ def find_in_bundles(
             note([f"no graph is as wrong as the model by itself; {second.folder.name} differs in another way"])
         return second
     rest = f", {len(unknown)} of them without an answer ({unknown[0]})" if unknown else ""
+    if not asked and notes:
+        rest = f": {notes[0]}"  # Why there is none to judge.
     raise NoFailingGraph(
         f"no graph of {what.title()} fails by itself ({asked} were judged{rest})",
         hint="`torchparity check` judges the model as a whole",
