@@ -4,6 +4,7 @@ closer    the rest of the noise runs, where a leaf comes out close
 kinks     noise large enough to cross kinks and ties
 float64   by itself, where a rounding decides
 random    other random numbers than eager's
+innocents runs that are right, and are called wrong too
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ from torchparity.compare.leaves import Leaf
 from torchparity.compilers.candidates import Candidate
 from torchparity.judge import reasons
 from torchparity.judge.ground import LOOKS, Ground
-from torchparity.judge.kinks import LEAST, MOST, Suspects, decidable, forgive_values, numeric
+from torchparity.judge.innocents import Innocents, measures
+from torchparity.judge.kinks import LEAST, MOST, Suspects, beside_layout, decidable, forgive_values, numeric
 from torchparity.records import OTHER_RANDOM, Failure, LeafReport, Status
 from torchparity.run.state import RandomState
 
@@ -63,9 +65,10 @@ class Appeals:
     def hear(self, candidates: list[CandidateRun]) -> None:
         """Look again, in the order of what it costs."""
         self.look_closer(candidates)
-        self.forgive_kinks(candidates)
+        far = self.forgive_kinks(candidates)
         self.ask_float64(candidates)
         self.excuse_random(candidates)
+        self.ask_innocents(candidates, far=far)
 
     def look_closer(self, candidates: list[CandidateRun]) -> None:
         """Where a leaf comes out close, or differs, make more noise runs and judge it again, until it is clear."""
@@ -82,10 +85,13 @@ class Appeals:
                     if report.status is not Status.DIFFERS and (last or is_clear(report, self.tolerance, look + 1)):
                         del entry.suspects[path]
 
-    def forgive_kinks(self, candidates: list[CandidateRun]) -> None:
-        """Where leaves differ in numbers only, see whether amplified noise reaches that far too."""
+    def forgive_kinks(self, candidates: list[CandidateRun]) -> bool:
+        """Where leaves differ in numbers only, see whether amplified noise reaches that far too.
+
+        Return whether some leaf is so far off that no noise came near it.
+        """
         if self.tolerance.relative is not None:
-            return
+            return False
         least = MOST if self.ground.shortens else LEAST
         suspects = Suspects(self.ground.expectations, self.tolerance, least=least)
         for entry in candidates:
@@ -104,6 +110,30 @@ class Appeals:
                     forgiven.add(path)
         if forgiven:
             self.ground.notes.append(reasons.kinks(sorted(forgiven)))
+        return suspects.decided(runs)
+
+    def ask_innocents(self, candidates: list[CandidateRun], *, far: bool) -> None:
+        """Where numbers differ, see whether runs that are right would be called wrong there as well."""
+        accused: dict[str, LeafReport] = {}
+        judged = self.tolerance.relative is None and all(entry.failure is None for entry in candidates)
+        for entry in candidates if judged else ():
+            for path in entry.comparison.differing:
+                report = entry.comparison.reports[path]
+                if beside_layout(report) and (
+                    path not in accused or max(measures(report)) > max(measures(accused[path]))
+                ):
+                    accused[path] = report
+        innocents = Innocents(accused, self.ground.expectations, self.tolerance, far=far)
+        runs = 0
+        while self.settings.agree("another right run?", int(innocents.want_another(runs))):
+            self.ground.run_noise(innocents.expectations, watch=innocents.watch, widen=False)
+            runs += 1
+        forgiven = innocents.forgiven
+        for entry in candidates:
+            for path in forgiven & set(entry.comparison.differing):
+                entry.comparison.reports[path] = forgive_values(entry.comparison.reports[path])
+        if forgiven:
+            self.ground.notes.append(reasons.right_runs(sorted(forgiven), runs))
 
     def ask_float64(self, candidates: list[CandidateRun]) -> None:
         """Where rounding decides, see whether float64, left to itself, stands on the candidate's side of the step."""

@@ -333,8 +333,9 @@ class Ground:
         *,
         amplitude: float = 1.0,
         watch: Callable[[Leaf], None] | None = None,
+        widen: bool = True,
     ) -> None:
-        """Widen the expectations by one run with noise."""
+        """Widen the expectations by one run with noise, or only watch it."""
         self.noise_counter += 1
         replay = self.reference.draws if self.reference is not None else []
         noise = Noise(self.bank, run=self.noise_counter, amplitude=amplitude, replay=replay)
@@ -346,7 +347,8 @@ class Ground:
                     self._heed_poison(expectation, leaf)
                 if watch is not None:
                     watch(leaf)
-                expectation.add(leaf, amplitude=amplitude)
+                if widen:
+                    expectation.add(leaf, amplitude=amplitude)
 
         name = f"noise {self.noise_counter}" if amplitude == 1.0 else "amplified noise"
         ending = self._run(name, consume, mode=lambda: noise)

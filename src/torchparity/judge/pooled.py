@@ -22,6 +22,7 @@ from torchparity.compare.leaves import Leaf
 from torchparity.compare.matrices import matrix
 from torchparity.compare.statistics import FloatBaseline
 from torchparity.judge.ground import Ground
+from torchparity.judge.innocents import FARTHER
 from torchparity.judge.settings import alone
 from torchparity.records import IDENTICAL, KINK, Kind, LeafReport, Mismatch, Status
 from torchparity.run.adjoint import Adjoint, Answers
@@ -30,6 +31,8 @@ from torchparity.run.adjoint import Adjoint, Answers
 RUNS_TOGETHER = (3, 6, 12)
 # Below this share of the threshold a look is enough.
 FAR_ENOUGH_BELOW = 0.5
+# Where more correct runs than this would be called wrong, going far means nothing.
+FEW_WRONG = 2
 # More numbers than this, in all leaves of all runs together, are not kept.
 KEPT = 1 << 28
 SHORT = (torch.bfloat16, torch.float16)
@@ -54,6 +57,9 @@ class Pooled:
         self.ground, self.tolerance = ground, tolerance
         self.samples: list[Sample] = []
         self.baselines: dict[str, FloatBaseline] = {}
+        # The points of the model at which directions begin, and how far each sample went along them.
+        self._names: list[str] = []
+        self._known: list[list[Answers | None]] = []
 
     def applies(self, reports: Mapping[str, LeafReport]) -> bool:
         """Tell whether rounding may hide something: a number that is not bit for bit eager's, in half precision."""
@@ -96,7 +102,14 @@ class Pooled:
             found = self._look(candidates)
             if found.score < FAR_ENOUGH_BELOW * self.tolerance.threshold:
                 return found
-        return found
+        return Direction(0.0) if found.score > self.tolerance.threshold and self._is_usual(found) else found
+
+    def _is_usual(self, found: Direction) -> bool:
+        """Tell whether correct runs, each held against the others, go as far, or too often too far to tell anything."""
+        known = self._known
+        scores = [self._furthest(run, known[:at] + known[at + 1 :]).score for at, run in enumerate(known)]
+        wrong = [score for score in scores if score > self.tolerance.threshold]
+        return len(wrong) > FEW_WRONG or found.score <= FARTHER * max(wrong, default=0.0)
 
     def _keep(self, leaf: Leaf, sample: Sample) -> None:
         value = tensor_of(leaf.value)
@@ -107,13 +120,16 @@ class Pooled:
     def _look(self, candidates: list[Sample]) -> Direction:
         with torchapi.eagerly():
             adjoint = Adjoint(self.ground.runner, self.ground.subject.model)
-        units = [units_of(answers) for answers in zip(*self._answers(adjoint, self.samples), strict=True)]
-        names = [name for name, _ in adjoint.points]
-        furthest = [
-            max(directions(names, answers, units), key=lambda direction: direction.score, default=Direction(0.0))
-            for answers in self._answers(adjoint, candidates)
-        ]
+        self._names = [name for name, _ in adjoint.points]
+        self._known = self._answers(adjoint, self.samples)
+        furthest = [self._furthest(answers, self._known) for answers in self._answers(adjoint, candidates)]
         return min(furthest, key=lambda direction: direction.score)
+
+    def _furthest(self, answers: list[Answers | None], known: list[list[Answers | None]]) -> Direction:
+        """Return the direction in which one run went furthest, in units of what others do."""
+        units = [units_of(given) for given in zip(*known, strict=True)]
+        found = directions(self._names, answers, units)
+        return max(found, key=lambda direction: direction.score, default=Direction(0.0))
 
     def _answers(self, adjoint: Adjoint, samples: list[Sample]) -> list[list[Answers | None]]:
         everything = (slice(None), slice(None))

@@ -237,6 +237,12 @@ def kinks(paths: Iterable[str]) -> str:
     return f"at {listed(paths)} rounding decides a tie or a kink, and noise reaches the compiled values"
 
 
+def right_runs(paths: Iterable[str], runs: int) -> str:
+    """Say where right runs are as far off as the candidate."""
+    count = f"{runs} more runs" if runs > 1 else "one more run"
+    return f"at {listed(paths)} eager itself, with its roundings moved, is as far off in {count}"
+
+
 def float64_agrees(paths: Iterable[str]) -> str:
     """Say where float64 decides as the candidate does, and not as eager."""
     return f"at {listed(paths)} rounding decides a step, and float64 stands on the compiled model's side of it"
