@@ -141,7 +141,10 @@ def small_case(case, function, word):
 
 @pytest.mark.parametrize(
     ("backend", "function", "word", "compiles"),
-    [("refuses_cosine", torch.cos, "torch.cos", 4), ("hides", lambda x: torch.sin(x) + 1.0, "torch.sin", 2)],
+    [
+        pytest.param("refuses_cosine", torch.cos, "torch.cos", 4, marks=pytest.mark.slow),
+        ("hides", lambda x: torch.sin(x) + 1.0, "torch.sin", 2),
+    ],
 )
 def test_a_small_graph_of_the_same_failure_shows_where_to_look(
     pool, backends, backend, function, word, compiles, tmp_path

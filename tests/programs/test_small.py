@@ -119,13 +119,13 @@ def assert_minimal(text: str, wrong: str) -> None:
     assert len(text.strip().splitlines()) <= 7, text
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(3))
 def test_a_planted_fault_ends_at_the_minimum(seed):
     assert_minimal(*reduce(seed))
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(6, 46))
+@pytest.mark.parametrize("seed", range(3, 46))
 def test_forty_planted_faults_end_at_the_minimum(seed):
     assert_minimal(*reduce(seed))
 

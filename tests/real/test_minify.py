@@ -63,6 +63,7 @@ class Chain(torch.nn.Module):
         return x
 
 
+@pytest.mark.slow
 def test_ctrl_c_does_not_wait_for_the_whole_case(backends, tmp_path):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

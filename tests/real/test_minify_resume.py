@@ -17,6 +17,7 @@ from torchparity import read_bundle, resume_minify
 
 # Interesting as long as both are there; slow enough to be killed in the middle of.
 CHECK = "sleep 0.15; grep -q 'sin(' {}/repro.py && grep -q 'cos(' {}/repro.py"
+KILLS = 20
 
 
 class Chain(torch.nn.Module):
@@ -53,11 +54,9 @@ def wait_for_more(folder, process):
         time.sleep(0.01)
 
 
-@pytest.mark.parametrize(
-    ("workers", "wanted"),
-    [(1, 1), pytest.param(1, 20, marks=pytest.mark.slow), pytest.param(2, 20, marks=pytest.mark.slow)],
-)
-def test_killed_at_random_moments_it_ends_at_the_same_result_and_repeats_no_query(case, tmp_path, workers, wanted):
+@pytest.mark.slow
+@pytest.mark.parametrize("workers", [1, 2])
+def test_killed_at_random_moments_it_ends_at_the_same_result_and_repeats_no_query(case, tmp_path, workers):
     whole = tmp_path / "whole"
     straight = torchparity.minify(case, out=whole, check=CHECK, workers=workers)
     assert straight.compute_nodes == 2
@@ -67,7 +66,7 @@ def test_killed_at_random_moments_it_ends_at_the_same_result_and_repeats_no_quer
     folder = tmp_path / "killed"
     moments = random.Random(workers)
     kills = 0
-    while kills < wanted:
+    while kills < KILLS:
         begun = (folder / "log.jsonl").exists() and events(folder, "start")
         target, arguments = (resume, (folder, workers)) if begun else (begin, (case, folder, workers))
         process = context.Process(target=target, args=arguments)
@@ -82,7 +81,7 @@ def test_killed_at_random_moments_it_ends_at_the_same_result_and_repeats_no_quer
             break
     finished = resume_minify(folder, check=CHECK, workers=workers)
 
-    assert kills > wanted // 4
+    assert kills > KILLS // 4
     assert finished.case.digest == straight.case.digest
     answered = [entry["key"] for entry in events(folder, "answered")]
     assert len(answered) == len(set(answered))

@@ -107,6 +107,7 @@ def test_who_only_writes_to_an_input_need_not_be_returned(silent):
     assert outputs("clone", "add__1") == ["add__1"]
 
 
+@pytest.mark.slow
 def test_a_write_that_is_lost_ends_at_the_line_that_writes(file, tmp_path):
     small = torchparity.minify(f"{file}:counting", backend="forgetful", out=tmp_path / "small", workers=1)
     assert small.compute_nodes == 1

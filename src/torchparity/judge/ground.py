@@ -350,10 +350,11 @@ class Ground:
                 if widen:
                     expectation.add(leaf, amplitude=amplitude)
 
-        name = f"noise {self.noise_counter}" if amplitude == 1.0 else "amplified noise"
+        name = f"noise {self.noise_counter}" if widen else "right run"
+        name = name if amplitude == 1.0 else "amplified noise"
         ending = self._run(name, consume, mode=lambda: noise)
         if ending.failure is None:
-            self.noise_known |= amplitude == 1.0
+            self.noise_known |= widen and amplitude == 1.0
         elif (told := reasons.noise_failed(ending.failure)) not in self.notes:
             self.notes.append(told)
         self.saw_random |= noise.saw_random
