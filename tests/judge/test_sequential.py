@@ -11,7 +11,7 @@ from torchparity.compare.judgement import THRESHOLD, Tolerance
 from torchparity.compare.leaves import Leaf
 from torchparity.judge.appeals import is_clear
 
-TRIALS = 150
+TRIALS = 400
 # So many runs tell how large the noise is for good.
 MANY = 60
 

@@ -350,8 +350,8 @@ class Ground:
                 if widen:
                     expectation.add(leaf, amplitude=amplitude)
 
-        name = f"noise {self.noise_counter}" if widen else "right run"
-        name = name if amplitude == 1.0 else "amplified noise"
+        plain = f"noise {self.noise_counter}" if widen else "right run"
+        name = plain if amplitude == 1.0 else "amplified noise"
         ending = self._run(name, consume, mode=lambda: noise)
         if ending.failure is None:
             self.noise_known |= widen and amplitude == 1.0

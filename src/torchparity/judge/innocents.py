@@ -1,8 +1,8 @@
 """Runs that are right, put in the candidate's place: where they are called wrong too, that is no evidence against it.
 
 A score counts in units of a spread that a few noise runs told. Where single elements are wild (batch norm over two
-numbers that are nearly equal: its gradient is thirty times as large in one channel as in the next), no few runs tell
-it, and the next right run stands as far outside as a candidate does. So a few more noise runs are judged as the
+numbers: its gradient is large where they are nearly equal and next to nothing elsewhere), no few runs tell it, and
+the next right run stands as far outside as a candidate does. So a few more noise runs are judged as the
 candidate is, and widen nothing. Where one of them is called wrong at a leaf, a candidate must be clearly farther off.
 """
 

@@ -240,7 +240,7 @@ def kinks(paths: Iterable[str]) -> str:
 def right_runs(paths: Iterable[str], runs: int) -> str:
     """Say where right runs are as far off as the candidate."""
     count = f"{runs} more runs" if runs > 1 else "one more run"
-    return f"at {listed(paths)} eager itself, with its roundings moved, is as far off in {count}"
+    return f"at {listed(paths)} eager itself, with its roundings moved, is about as far off within {count}"
 
 
 def float64_agrees(paths: Iterable[str]) -> str:
