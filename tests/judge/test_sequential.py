@@ -12,6 +12,7 @@ from torchparity.compare.leaves import Leaf
 from torchparity.judge.appeals import is_clear
 
 TRIALS = 400
+SUMS = 200
 # So many runs tell how large the noise is for good.
 MANY = 60
 
@@ -51,6 +52,29 @@ def test_what_many_runs_call_wrong_is_not_clear_after_few(look, runs, shape):
         wrong.reshape(-1)[place] = float(model.truth.reshape(-1)[place] + 1.5 * THRESHOLD * unit.reshape(-1)[place])
         missed += is_clear(model.expectation(runs).judge(leaf(wrong), tolerance), tolerance, look)
     assert missed == 0
+
+
+@pytest.mark.parametrize(("look", "runs"), [(0, 1), (1, 3)])
+@pytest.mark.parametrize(("name", "shape"), [("row mean", (300, 20)), ("column mean", (20, 300)), ("mean", (300, 20))])
+def test_a_sum_that_many_runs_call_wrong_is_not_clear_after_few(look, runs, name, shape):
+    tolerance, size = Tolerance(), 300
+    model = Model(shape, seed=runs)
+    unit = model.expectation(MANY).parts[""].aggregate_units()[name]
+    missed = 0
+    for trial in range(SUMS):
+        wrong = model.run()
+        part = wrong if name == "mean" else wrong.select(wrong.shape.index(size), trial % size)
+        part += 1.5 * THRESHOLD * float(unit[trial % unit.numel()]) / part.numel()
+        missed += is_clear(model.expectation(runs).judge(leaf(wrong), tolerance, spread=False), tolerance, look)
+    assert missed == 0
+
+
+def test_a_large_clean_leaf_is_clear_after_three_runs_though_it_has_many_sums():
+    tolerance = Tolerance()
+    model = Model((1024, 512), seed=5)
+    judged = [model.expectation(3).judge(leaf(model.run()), tolerance) for _ in range(10)]
+    assert all(report.aggregate_score > 0.3 * THRESHOLD for report in judged)  # Of many sums one is always far out.
+    assert sum(is_clear(report, tolerance, 1) for report in judged) >= 9
 
 
 def test_a_clean_leaf_is_clear_after_three_runs_nearly_always():

@@ -23,9 +23,12 @@ SITES = {"transformer": 0, "convnet": 0, "recurrent": 4}
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])
 @pytest.mark.parametrize("name", MODELS)
 def test_inductor_is_same(name, dtype):
+    """Where padding a product to a width that suits the device is faster, inductor returns a part of the padded one."""
     model, inputs = make(name, dtype, "cuda")
-    verdict = torchparity.check(model, inputs, train=True)
+    verdict = torchparity.check(model, inputs, train=True, ignore=["stride"])
     assert verdict.status is Status.SAME, torchparity.report.terminal.plain_text(verdict)
+    if name == "transformer":  # Its attention has other kernels in float64, which are more operations.
+        assert verdict.compiled is not None and verdict.compiled.share == 1.0
 
 
 @pytest.mark.parametrize("name", MODELS)

@@ -83,8 +83,8 @@ class Expectation:
             note=UNINITIALISED if self.uninitialised else NOT_DETERMINISTIC,
         )
 
-    def judge(self, candidate: Leaf, tolerance: Tolerance) -> LeafReport:
-        """Hold the candidate's leaf against this one."""
+    def judge(self, candidate: Leaf, tolerance: Tolerance, *, spread: bool = True) -> LeafReport:
+        """Hold the candidate's leaf against this one; count how errors are `spread`, or only where it differs."""
         facts = list(compare_facts(self.leaf, candidate))
         mismatches = [found for found in facts if found.kind not in tolerance.ignore]
         ignored = len(facts) > len(mismatches)
@@ -114,8 +114,9 @@ class Expectation:
                 if self.exact and not judgement.identical and differs_exactly(baseline, part):
                     judgement = replace(judgement, score=math.inf)
                 judgements.append((suffix, judgement))
-                spreads[suffix] = error_histogram(baseline, part)
                 mismatches += float_mismatches(baseline, part, judgement, tolerance)
+                if spread or mismatches:
+                    spreads[suffix] = error_histogram(baseline, part)
             else:
                 wrong, position = judge_exact(baseline, part)
                 if position is not None:
@@ -151,6 +152,7 @@ class Expectation:
                 "allowed": worst.allowed,
                 "score": worst.score,
                 "aggregate_score": max(judgement.aggregate_score for _, judgement in ranked),
+                "lone_score": max(judgement.lone_score for _, judgement in ranked),
                 "eager_rms_error": worst.eager_rms_error,
                 "candidate_rms_error": worst.candidate_rms_error,
                 "has_reference": isinstance(baseline, FloatBaseline) and baseline.has_reference,
@@ -303,14 +305,14 @@ class Comparison:
 
 
 def compare_all(
-    expectations: Mapping[str, Expectation], candidate: Mapping[str, Leaf], tolerance: Tolerance
+    expectations: Mapping[str, Expectation], candidate: Mapping[str, Leaf], tolerance: Tolerance, *, spread: bool = True
 ) -> Comparison:
     """Pair the leaves of a candidate run with what is expected, and judge each pair."""
     reports = {}
     for path, expectation in expectations.items():
         leaf = candidate.get(path)
         if leaf is not None:
-            reports[path] = expectation.judge(leaf, tolerance)
+            reports[path] = expectation.judge(leaf, tolerance, spread=spread)
         elif expectation.leaf.value is not None:
             reports[path] = _lonely(expectation.leaf, expected="present", actual="missing")
     for path, leaf in candidate.items():

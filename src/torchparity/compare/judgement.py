@@ -11,9 +11,10 @@ from dataclasses import dataclass
 
 import torch
 
+from torchparity.compare.aggregates import Aggregate, aggregate_scores, judge_aggregates, worst_of
 from torchparity.compare.integers import ExactBaseline
 from torchparity.compare.matrices import Sums, as_real, matrix
-from torchparity.compare.statistics import LENT, PROFILE_TERMS, FloatBaseline, energy
+from torchparity.compare.statistics import LENT, FloatBaseline, energy
 from torchparity.records import Kind
 
 THRESHOLD = 8.0
@@ -50,6 +51,7 @@ class FloatJudgement:
     eager_rms_error: float
     candidate_rms_error: float
     identical: bool = False
+    lone_score: float = 0.0
     moved: float = 0.0
     small: bool = False
     flushed: int = 0
@@ -105,9 +107,7 @@ def judge_float(baseline: FloatBaseline, candidate: torch.Tensor, tolerance: Tol
             score = worst
             allowed = float(unit.flatten()[inside]) * tolerance.threshold
             position = _position(baseline, rows, columns, inside)
-    aggregate, aggregate_score = ("", 0.0)
-    if tolerance.relative is None:
-        aggregate, aggregate_score = judge_aggregates(baseline, sums)
+    aggregate = judge_aggregates(baseline, sums) if tolerance.relative is None else Aggregate()
     row, column = divmod(position, max(1, baseline.layout.columns))
     eager_error, candidate_error = 0.0, 0.0
     if baseline.layout.total:
@@ -126,8 +126,9 @@ def judge_float(baseline: FloatBaseline, candidate: torch.Tensor, tolerance: Tol
         candidate_error=candidate_error,
         wrong_elements=wrong,
         nonfinite_position=nonfinite_position,
-        aggregate=aggregate,
-        aggregate_score=aggregate_score,
+        aggregate=aggregate.name,
+        aggregate_score=aggregate.score,
+        lone_score=aggregate.lone,
         eager_rms_error=eager_rms_error(baseline),
         candidate_rms_error=rms,
     )
@@ -143,32 +144,36 @@ def judge_at_once(baseline: FloatBaseline, values: torch.Tensor, tolerance: Tole
         baseline.tiny,
         LENT,
         tolerance.threshold,
+        UNSEEN * baseline.epsilon * baseline.peak,
     )
     found = baseline.kernels.judge(
         values, baseline.eager, baseline.correction, baseline.squares, vectors, numbers, baseline.magnitude
     )
-    if not found.usable:
+    names, scores = aggregate_scores(baseline, Sums.cut_from(found.sums, baseline.layout))
+    spot = (found.place // baseline.layout.columns, found.place % baseline.layout.columns)
+    errors = torch.cat([baseline.difference(run, *spot) for run in (baseline.eager, values)]).abs_()
+    # All of it is asked for before the device is waited for, once.
+    told = torch.cat([found.facts, found.place.double(), errors.double(), scores]).tolist()
+    energy_of_all, changed, seen, wrong, score, position, eager_error, candidate_error = told[:8]
+    if not math.isfinite(energy_of_all):
         return None
-    if found.identical:
+    if changed == 0:
         return bitwise_eager(baseline)
-    aggregate, aggregate_score = judge_aggregates(baseline, Sums.cut_from(found.sums, baseline.layout))
-    row, column = divmod(found.position, baseline.layout.columns)
-    spot = (slice(row, row + 1), slice(column, column + 1))
-    errors = torch.stack([baseline.difference(run, *spot) for run in (baseline.eager, values)]).abs_().flatten()
-    eager_error, candidate_error = errors.tolist()
-    rms, scale = math.sqrt(found.energy / baseline.layout.total), baseline.rms()
+    aggregate = worst_of(baseline, names, told[8:])
+    rms, scale = math.sqrt(energy_of_all / baseline.layout.total), baseline.rms()
     return FloatJudgement(
         moved=rms / scale if scale > 0 else math.inf if rms > 0 else 0.0,
-        small=found.largest <= UNSEEN * baseline.epsilon * baseline.peak,
-        score=found.score,
-        position=found.position,
-        allowed=candidate_error / found.score * tolerance.threshold if found.score > 0 else 0.0,
+        small=seen == 0,
+        score=score,
+        position=int(position),
+        allowed=candidate_error / score * tolerance.threshold if score > 0 else 0.0,
         eager_error=eager_error,
         candidate_error=candidate_error,
-        wrong_elements=found.wrong,
+        wrong_elements=int(wrong),
         nonfinite_position=None,
-        aggregate=aggregate,
-        aggregate_score=aggregate_score,
+        aggregate=aggregate.name,
+        aggregate_score=aggregate.score,
+        lone_score=aggregate.lone,
         eager_rms_error=eager_rms_error(baseline),
         candidate_rms_error=rms,
     )
@@ -249,18 +254,6 @@ def eager_rms_error(baseline: FloatBaseline) -> float:
         difference = baseline.difference(baseline.eager, rows, columns)
         total += energy(difference * (1.0 / baseline.magnitude)) * baseline.magnitude**2
     return math.sqrt(total / max(1, baseline.layout.total))
-
-
-def judge_aggregates(baseline: FloatBaseline, sums: Sums) -> tuple[str, float]:
-    """Return the name and score of the aggregate that is worst: a mean, a scale, a row's or a column's."""
-    if baseline.layout.total < PROFILE_TERMS or not baseline.samples:
-        return "", 0.0
-    units, vectors = baseline.aggregate_units(), sums.vectors()
-    names = [name for name in vectors if name in units]
-    worst = torch.stack([(vectors[name] / units[name]).abs().max() for name in names])
-    scores = torch.nan_to_num_(worst, nan=0.0, posinf=math.inf).tolist()  # At once: a device is waited for only here.
-    score = max(scores)
-    return (names[scores.index(score)], score) if score > 0 else ("", 0.0)
 
 
 class Suspicion:

@@ -1,8 +1,9 @@
 """One pass over memory for each thing that is asked of a leaf on a GPU: beginning, adding a sample, judging.
 
-The plain form of all of it stands in `statistics.py` and `judgement.py`; here it is fused. Sums over rows and columns
-are float64, so that nothing has to be scaled. What is not finite is only noticed: the plain form knows what to do.
-Imported where Triton is, and only for leaves on a device that it knows.
+The plain form of all of it stands in `statistics.py` and `judgement.py`; here it is fused. A program goes down some
+rows of a strip; what it sums is float32 while it stays in its registers, and is written once, in parts that are summed
+in float64 afterwards: no program waits for another, and the same numbers give the same sums. What is not finite is only
+noticed: the plain form knows what to do. Imported where Triton is, and only for leaves on a device that it knows.
 """
 
 from __future__ import annotations
@@ -14,15 +15,20 @@ import torch
 import triton
 import triton.language as tl
 
-TILE = 1024
-WIDEST = 1024
+# Elements of a tile: a row of a strip, or several short ones; a judgement has more to hold of each. One warp has it
+# all, so that sums over a row are its own.
+TILE = 512
+JUDGED_TILE = 256
+WARPS = 1
 # Tiles that one program goes down, so that sums over columns leave its registers once; and how many programs there
 # should be at least, so that every core has several.
 LONGEST = 64
-PROGRAMS = 1024
+PROGRAMS = 4096
+# The number of a tile, and a count of tiles, have room in so many bits.
+TURN_BITS = 6
+COUNT_BITS = 7
 # How far the largest value may be from what a few of them tell, so that squares stay within float32.
 FAR = 2.0**40
-WARPS = 4
 
 
 @dataclass(frozen=True)
@@ -36,14 +42,13 @@ class Cut:
     loops: int
 
     @classmethod
-    def of(cls, rows: int, columns: int) -> Cut:
+    def of(cls, matrix: torch.Tensor, tile: int) -> Cut:
         """Cut a matrix so that tiles are wide, and programs neither few nor short."""
-        width = min(WIDEST, triton.next_power_of_2(max(1, columns)))
-        height = max(1, TILE // width)
-        across = math.ceil(columns / width)
-        down = math.ceil(rows / height)
-        loops = min(LONGEST, max(1, down * across // PROGRAMS))
-        return cls(rows, columns, height, width, loops)
+        rows, columns = matrix.shape
+        width = min(tile, triton.next_power_of_2(max(1, columns)))
+        height = tile // width
+        tiles = math.ceil(columns / width) * math.ceil(rows / height)
+        return cls(rows, columns, height, width, min(LONGEST, max(1, tiles // PROGRAMS)))
 
     @property
     def grid(self) -> tuple[int, int]:
@@ -55,19 +60,51 @@ class Cut:
         """The tile as the kernels want it."""
         return {"HEIGHT": self.height, "WIDTH": self.width, "num_warps": WARPS}
 
+    def parts(self, count: int, like: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return room for `count` sums over rows and over columns, in the parts that the programs give."""
+        down, across = self.grid
+        row = torch.empty(count, across, self.rows, dtype=torch.float32, device=like.device)
+        return row, torch.empty(count, down, self.columns, dtype=torch.float32, device=like.device)
+
+
+def whole(parts: tuple[torch.Tensor, torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return sums over rows and over columns, one line for each thing that was summed."""
+    row, column = (part.sum(1, dtype=torch.float64) for part in parts)
+    return row, column
+
+
+@triton.jit
+def keep_row(parts, number, down, rows, values):
+    """Write what the rows of a tile sum up to, as the `number`th of some sums."""
+    start = (number * tl.num_programs(1) + tl.program_id(1)).to(tl.int64) * rows
+    tl.store(parts + start + down, tl.sum(values, 1), down < rows)
+
+
+@triton.jit
+def keep_column(parts, number, across, columns, values):
+    """Write what a program has summed of its columns, as the `number`th of some sums."""
+    start = (number * tl.num_programs(0) + tl.program_id(0)).to(tl.int64) * columns
+    tl.store(parts + start + across, tl.sum(values, 0), across < columns)
+
+
+@triton.jit
+def keep_fact(facts, number, value):
+    """Write one number that a program has found."""
+    programs = tl.num_programs(0) * tl.num_programs(1)
+    tl.store(facts + number * programs + tl.program_id(0) * tl.num_programs(1) + tl.program_id(1), value)
+
 
 @triton.jit
 def begin_kernel(
-    eager, truth, correction, row_energy, column_energy, facts, tiny, shrink,
+    eager, truth, correction, row_parts, column_parts, facts, tiny, shrink,
     rows, columns, eager_row, eager_column, truth_row, truth_column, loops,
     HAS_TRUTH: tl.constexpr, HEIGHT: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
-    """Correction, energies, and four facts: the largest value, what is not finite, what is subnormal, the error."""
+    """Correction, energies, and three facts: the largest value, whether one is subnormal, the error."""
     across = tl.program_id(1).to(tl.int64) * WIDTH + tl.arange(0, WIDTH)
-    column_sum = tl.zeros((HEIGHT, WIDTH), tl.float32)
+    column = tl.zeros((HEIGHT, WIDTH), tl.float32)
     peak = tl.zeros((HEIGHT, WIDTH), tl.float32)
-    wild = tl.zeros((HEIGHT, WIDTH), tl.float32)
-    least = tl.zeros((HEIGHT, WIDTH), tl.float32)
+    least = tl.zeros((HEIGHT, WIDTH), tl.int32)
     error = tl.zeros((HEIGHT, WIDTH), tl.float32)
     for turn in range(loops):
         down = (tl.program_id(0).to(tl.int64) * loops + turn) * HEIGHT + tl.arange(0, HEIGHT)
@@ -75,39 +112,37 @@ def begin_kernel(
         value = tl.load(eager + down[:, None] * eager_row + across[None, :] * eager_column, inside, other=0.0)
         value = value.to(tl.float32)
         size = tl.abs(value)
-        wild = tl.maximum(wild, tl.where(size < float("inf"), 0.0, 1.0))
-        least = tl.maximum(least, tl.where((size > 0) & (size < tiny), 1.0, 0.0))
+        least |= tl.where((size > 0) & (size < tiny), 1, 0)
         if HAS_TRUTH:
             place = truth + down[:, None] * truth_row + across[None, :] * truth_column
             off = (tl.load(place, inside, other=0.0).to(tl.float64) - value.to(tl.float64)).to(tl.float32)
-            wild = tl.maximum(wild, tl.where(tl.abs(off) < float("inf"), 0.0, 1.0))
             error += (off * shrink) * (off * shrink)
             kept = off.to(correction.dtype.element_ty)
             tl.store(correction + down[:, None] * columns + across[None, :], kept, inside)
         peak = tl.maximum(peak, size)
         energy = (value * shrink) * (value * shrink)
-        tl.atomic_add(row_energy + down, tl.sum(energy, 1).to(tl.float64), down < rows)
-        column_sum += energy
-    tl.atomic_add(column_energy + across, tl.sum(column_sum, 0).to(tl.float64), across < columns)
-    tl.atomic_max(facts, tl.max(peak).to(tl.float64))
-    tl.atomic_max(facts + 1, tl.max(wild).to(tl.float64))
-    tl.atomic_max(facts + 2, tl.max(least).to(tl.float64))
-    tl.atomic_add(facts + 3, tl.sum(error).to(tl.float64))
+        keep_row(row_parts, 0, down, rows, energy)
+        column += energy
+    keep_column(column_parts, 0, across, columns, column)
+    keep_fact(facts, 0, tl.max(peak))
+    keep_fact(facts, 1, tl.max(least).to(tl.float32))
+    keep_fact(facts, 2, tl.sum(error))
 
 
 @triton.jit
 def add_kernel(
-    sample, eager, correction, squares, sums, row_squares, column_squares, facts, scale, shrink,
+    sample, eager, correction, squares, row_parts, column_parts, scale, shrink,
     rows, columns, sample_row, sample_column, eager_row, eager_column, loops,
     HAS_TRUTH: tl.constexpr, HEIGHT: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
-    """Add the squares of a sample's difference, and its sums: `sums` holds rows, columns, and both times eager."""
+    """Add the squares of a sample's difference; sum it over rows and columns, itself, times eager, and squared.
+
+    Where something is not finite, so is a sum; the squares leave it out.
+    """
     across = tl.program_id(1).to(tl.int64) * WIDTH + tl.arange(0, WIDTH)
     column = tl.zeros((HEIGHT, WIDTH), tl.float32)
     column_dot = tl.zeros((HEIGHT, WIDTH), tl.float32)
     column_square = tl.zeros((HEIGHT, WIDTH), tl.float32)
-    wild = tl.zeros((HEIGHT, WIDTH), tl.float32)
-    total = rows + columns
     for turn in range(loops):
         down = (tl.program_id(0).to(tl.int64) * loops + turn) * HEIGHT + tl.arange(0, HEIGHT)
         inside = (down[:, None] < rows) & (across[None, :] < columns)
@@ -118,24 +153,21 @@ def add_kernel(
         off = value.to(tl.float32) - base
         if HAS_TRUTH:
             off -= tl.load(correction + place, inside, other=0.0).to(tl.float32)
-        good = tl.abs(off) < float("inf")
-        wild = tl.maximum(wild, tl.where(good, 0.0, 1.0))
-        off = tl.where(good, off, 0.0)
-        unit = off * scale
-        held = tl.load(squares + place, inside, other=0.0).to(tl.float32) + unit * unit
+        square = tl.where(tl.abs(off) < float("inf"), off * scale, 0.0)
+        square = square * square
+        held = tl.load(squares + place, inside, other=0.0).to(tl.float32) + square
         tl.store(squares + place, held.to(squares.dtype.element_ty), inside)
         off = off * shrink
         dot = off * (base * shrink)
-        tl.atomic_add(sums + down, tl.sum(off, 1).to(tl.float64), down < rows)
-        tl.atomic_add(sums + total + down, tl.sum(dot, 1).to(tl.float64), down < rows)
-        tl.atomic_add(row_squares + down, tl.sum(unit * unit, 1).to(tl.float64), down < rows)
+        keep_row(row_parts, 0, down, rows, off)
+        keep_row(row_parts, 1, down, rows, dot)
+        keep_row(row_parts, 2, down, rows, square)
         column += off
         column_dot += dot
-        column_square += unit * unit
-    tl.atomic_add(sums + rows + across, tl.sum(column, 0).to(tl.float64), across < columns)
-    tl.atomic_add(sums + total + rows + across, tl.sum(column_dot, 0).to(tl.float64), across < columns)
-    tl.atomic_add(column_squares + across, tl.sum(column_square, 0).to(tl.float64), across < columns)
-    tl.atomic_max(facts, tl.max(wild).to(tl.float64))
+        column_square += square
+    keep_column(column_parts, 0, across, columns, column)
+    keep_column(column_parts, 1, across, columns, column_dot)
+    keep_column(column_parts, 2, across, columns, column_square)
 
 
 @triton.jit
@@ -150,22 +182,22 @@ def allowance(base, own, lends, sizes, unit, half, lent, tiny):
 @triton.jit
 def judge_kernel(
     candidate, eager, correction, squares, row_noise, column_noise, row_scale, column_scale,
-    sums, facts, best, place_of_best, share, unit, half, tiny, lent, threshold, shrink,
+    row_parts, column_parts, facts, places, share, unit, half, tiny, lent, threshold, seen, shrink,
     rows, columns, candidate_row, candidate_column, eager_row, eager_column, loops,
     HAS_TRUTH: tl.constexpr, HEIGHT: tl.constexpr, WIDTH: tl.constexpr,
+    TURN_BITS: tl.constexpr, COUNT_BITS: tl.constexpr,
 ):  # fmt: skip
-    """Judge every element; `facts` are: not finite, the largest difference, energy, wrong and changed elements."""
+    """Judge every element; sum differences over rows and columns, themselves and times eager, and squared over rows.
+
+    `facts` are how many elements are not eager's, how many are off by more than `seen`, how many are wrong, and the
+    worst: the bits of its score, of which the last few tell the tile where it was met. Where something is not finite,
+    so is a sum.
+    """
     across = tl.program_id(1).to(tl.int64) * WIDTH + tl.arange(0, WIDTH)
     column = tl.zeros((HEIGHT, WIDTH), tl.float32)
     column_dot = tl.zeros((HEIGHT, WIDTH), tl.float32)
-    wild = tl.zeros((HEIGHT, WIDTH), tl.float32)
-    largest = tl.zeros((HEIGHT, WIDTH), tl.float32)
-    energy = tl.zeros((HEIGHT, WIDTH), tl.float32)
-    wrong = tl.zeros((HEIGHT, WIDTH), tl.float32)
-    changed = tl.zeros((HEIGHT, WIDTH), tl.float32)
-    worst = tl.full((HEIGHT, WIDTH), -1.0, tl.float32)  # What lies outside is less than anything inside.
-    met = tl.zeros((HEIGHT, WIDTH), tl.int32)
-    total = rows + columns
+    counts = tl.zeros((HEIGHT, WIDTH), tl.int32)  # Three of them, one above the other.
+    worst = tl.full((HEIGHT, WIDTH), -1, tl.int32)  # What lies outside is less than anything inside.
     column_lends = tl.load(column_noise + across, across < columns, other=0.0)
     column_size = tl.load(column_scale + across, across < columns, other=0.0)
     for turn in range(loops):
@@ -175,42 +207,37 @@ def judge_kernel(
         at = candidate + down[:, None] * candidate_row + across[None, :] * candidate_column
         value = tl.load(at, inside, other=0.0)
         base = tl.load(eager + down[:, None] * eager_row + across[None, :] * eager_column, inside, other=0.0)
-        changed += tl.where(value == base, 0.0, 1.0)
+        counts += tl.where(value == base, 0, 1)
         base = base.to(tl.float32)
         off = value.to(tl.float32) - base
         if HAS_TRUTH:
             off -= tl.load(correction + place, inside, other=0.0).to(tl.float32)
-        good = tl.abs(off) < float("inf")
-        wild = tl.maximum(wild, tl.where(good, 0.0, 1.0))
-        off = tl.where(good, off, 0.0)
         lends = tl.load(row_noise + down, down < rows, other=0.0)[:, None] * column_lends[None, :]
         sizes = tl.load(row_scale + down, down < rows, other=0.0)[:, None] * column_size[None, :]
         own = tl.load(squares + place, inside, other=0.0).to(tl.float32) * share
         ratio = tl.abs(off) / allowance(base, own, lends, sizes, unit, half, lent, tiny)
-        ratio = tl.where(inside, ratio, -1.0)
-        wrong += tl.where(ratio > threshold, 1.0, 0.0)
-        met = tl.where(ratio > worst, turn, met)
-        worst = tl.maximum(worst, ratio)
-        largest = tl.maximum(largest, tl.abs(off))
+        counts += tl.where(tl.abs(off) > seen, 1 << COUNT_BITS, 0)
+        counts += tl.where(ratio > threshold, 1 << (2 * COUNT_BITS), 0)
+        met = ((ratio.to(tl.int32, bitcast=True) >> TURN_BITS) << TURN_BITS) | turn
+        worst = tl.maximum(worst, tl.where(inside, met, -1))
         off = off * shrink
         dot = off * (base * shrink)
-        energy += off * off
-        tl.atomic_add(sums + down, tl.sum(off, 1).to(tl.float64), down < rows)
-        tl.atomic_add(sums + total + down, tl.sum(dot, 1).to(tl.float64), down < rows)
+        keep_row(row_parts, 0, down, rows, off)
+        keep_row(row_parts, 1, down, rows, dot)
+        keep_row(row_parts, 2, down, rows, off * off)
         column += off
         column_dot += dot
-    tl.atomic_add(sums + rows + across, tl.sum(column, 0).to(tl.float64), across < columns)
-    tl.atomic_add(sums + total + rows + across, tl.sum(column_dot, 0).to(tl.float64), across < columns)
-    tl.atomic_max(facts, tl.max(wild).to(tl.float64))
-    tl.atomic_max(facts + 1, tl.max(largest).to(tl.float64))
-    tl.atomic_add(facts + 2, tl.sum(energy).to(tl.float64))
-    tl.atomic_add(facts + 3, tl.sum(wrong).to(tl.float64))
-    tl.atomic_add(facts + 4, tl.sum(changed).to(tl.float64))
-    program = tl.program_id(0) * tl.num_programs(1) + tl.program_id(1)
+    keep_column(column_parts, 0, across, columns, column)
+    keep_column(column_parts, 1, across, columns, column_dot)
+    most = (1 << COUNT_BITS) - 1
+    keep_fact(facts, 0, tl.sum(counts & most))
+    keep_fact(facts, 1, tl.sum((counts >> COUNT_BITS) & most))
+    keep_fact(facts, 2, tl.sum(counts >> (2 * COUNT_BITS)))
     top = tl.max(worst)
-    tl.store(best + program, top)
+    keep_fact(facts, 3, top)
+    met = (worst & ((1 << TURN_BITS) - 1)).to(tl.int64)
     first = (tl.program_id(0).to(tl.int64) * loops + met) * HEIGHT + tl.arange(0, HEIGHT)[:, None]
-    tl.store(place_of_best + program, tl.max(tl.where(worst == top, first * columns + across[None, :], -1)))
+    keep_fact(places, 0, tl.max(tl.where(worst == top, first * columns + across[None, :], -1)))
 
 
 @dataclass(frozen=True)
@@ -226,35 +253,45 @@ class Begun:
 
 
 @dataclass(frozen=True)
-class Judged:
-    """What one pass over a candidate has shown; `usable` where everything about it is finite."""
+class Added:
+    """The sums of a sample's difference: rows, columns, and both times eager; `finite` where all of it is."""
 
-    usable: bool
-    identical: bool
     sums: torch.Tensor
-    largest: float
-    energy: float
-    wrong: int
-    score: float
-    position: int
+    finite: bool
+
+
+@dataclass(frozen=True)
+class Judged:
+    """What one pass over a candidate has shown, on its device still: nobody has waited for it yet.
+
+    `facts` are the energy (not finite where something is not), how many elements are not eager's, how many are off by
+    more than what is seen, how many are wrong, and the worst score.
+    """
+
+    sums: torch.Tensor
+    facts: torch.Tensor
+    place: torch.Tensor
 
 
 def begin(eager: torch.Tensor, truth: torch.Tensor | None, tiny: float) -> Begun:
     """Take eager and the truth in; corrections are kept no more exactly than the leaf's dtype asks for."""
-    cut = Cut.of(*eager.shape)
+    cut = Cut.of(eager, TILE)
     magnitude = near(eager)
     kept = torch.float32 if eager.dtype == torch.float32 else torch.bfloat16
     held = eager if truth is None else truth
     correction = torch.empty(eager.shape, dtype=kept, device=eager.device) if truth is not None else None
-    row, column = vector(cut.rows, eager), vector(cut.columns, eager)
-    facts = vector(4, eager)
+    parts = cut.parts(1, eager)
+    facts = torch.empty(3, math.prod(cut.grid), dtype=torch.float32, device=eager.device)
     begin_kernel[cut.grid](
-        eager, held, correction if correction is not None else eager, row, column, facts, tiny, 1.0 / magnitude,
+        eager, held, correction if correction is not None else eager, *parts, facts, tiny, 1.0 / magnitude,
         cut.rows, cut.columns, *eager.stride(), *held.stride(), cut.loops, HAS_TRUTH=truth is not None, **cut.shape,
     )  # fmt: skip
-    peak, wild, least, error = facts.tolist()
+    row, column = (sums[0] for sums in whole(parts))
+    energies = torch.stack([facts[2].sum(dtype=torch.float64), row.sum()])
+    peak, least, error, energy = torch.cat([facts[:2].amax(1), energies]).tolist()
     square = magnitude**2
-    usable = wild == 0 and least == 0 and 1.0 / FAR < (peak / magnitude if peak else 1.0) < FAR
+    usable = math.isfinite(error) and math.isfinite(energy) and least == 0
+    usable &= 1.0 / FAR < (peak / magnitude if peak else 1.0) < FAR
     return Begun(usable, correction, row.mul_(square), column.mul_(square), peak, error * square)
 
 
@@ -266,16 +303,19 @@ def add(
     profile: tuple[torch.Tensor, torch.Tensor],
     scale: float,
     magnitude: float,
-) -> tuple[torch.Tensor, bool]:
-    """Add one sample; return its sums, and whether all of it was finite. Products are taken in units of a magnitude."""
-    cut = Cut.of(*eager.shape)
-    sums, facts = vector(2 * (cut.rows + cut.columns), eager), vector(1, eager)
+) -> Added:
+    """Add one sample to the squares, and to their sums over rows and columns."""
+    cut = Cut.of(eager, TILE)
+    parts = cut.parts(3, eager)
     add_kernel[cut.grid](
-        sample, eager, correction if correction is not None else eager, squares, sums, *profile, facts, scale,
-        1.0 / magnitude, cut.rows, cut.columns, *sample.stride(), *eager.stride(), cut.loops,
+        sample, eager, correction if correction is not None else eager, squares, *parts, scale, 1.0 / magnitude,
+        cut.rows, cut.columns, *sample.stride(), *eager.stride(), cut.loops,
         HAS_TRUTH=correction is not None, **cut.shape,
     )  # fmt: skip
-    return enlarged(sums, magnitude), facts.item() == 0
+    row, column = whole(parts)
+    for held, found in zip(profile, (row, column), strict=True):
+        held += found[2]
+    return Added(enlarged(row, column, magnitude), math.isfinite(row[:2].sum().item()))
 
 
 def judge(
@@ -284,37 +324,30 @@ def judge(
     correction: torch.Tensor | None,
     squares: torch.Tensor,
     vectors: tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor],
-    numbers: tuple[float, float, float, float, float, float],
+    numbers: tuple[float, float, float, float, float, float, float],
     magnitude: float,
 ) -> Judged:
     """Hold a candidate against all that is known of a leaf.
 
     `vectors` are what neighbours lend, by rows and by columns, and how large they are; `numbers` are the share of one
-    sample, the unit of the squares, half a rounding, the least step, how much may be lent, and the threshold.
+    sample, the unit of the squares, half a rounding, the least step, how much may be lent, the threshold, and what
+    nobody sees.
     """
-    cut = Cut.of(*eager.shape)
-    programs = math.prod(cut.grid)
-    sums, facts = vector(2 * (cut.rows + cut.columns), eager), vector(5, eager)
-    best = torch.zeros(programs, dtype=torch.float32, device=eager.device)
-    places = torch.zeros(programs, dtype=torch.int64, device=eager.device)
+    cut = Cut.of(eager, JUDGED_TILE)
+    parts, programs = cut.parts(3, eager), math.prod(cut.grid)
+    facts = torch.empty(4, programs, dtype=torch.int32, device=eager.device)
+    places = torch.empty(programs, dtype=torch.int64, device=eager.device)
     judge_kernel[cut.grid](
-        candidate, eager, correction if correction is not None else eager, squares, *vectors, sums, facts, best, places,
+        candidate, eager, correction if correction is not None else eager, squares, *vectors, *parts, facts, places,
         *numbers, 1.0 / magnitude, cut.rows, cut.columns, *candidate.stride(), *eager.stride(), cut.loops,
-        HAS_TRUTH=correction is not None, **cut.shape,
+        HAS_TRUTH=correction is not None, TURN_BITS=TURN_BITS, COUNT_BITS=COUNT_BITS, **cut.shape,
     )  # fmt: skip
-    at = best.argmax()
-    found = torch.cat([facts, best[at].double().reshape(1), places[at].double().reshape(1)]).tolist()
-    wild, largest, energy, wrong, changed, score, position = found
-    return Judged(
-        usable=wild == 0,
-        identical=changed == 0,
-        sums=enlarged(sums, magnitude),
-        largest=largest,
-        energy=energy * magnitude**2,
-        wrong=int(wrong),
-        score=score,
-        position=int(position),
-    )
+    row, column = whole(parts)
+    top, at = facts[3].max(0, keepdim=True)
+    score = top.bitwise_and_(-(1 << TURN_BITS)).view(torch.float32)
+    energy = row[2].sum(0, keepdim=True).mul_(magnitude**2)
+    told = torch.cat([energy, facts[:3].sum(1, dtype=torch.float64), score.double()])
+    return Judged(enlarged(row, column, magnitude), told, places.gather(0, at))
 
 
 def try_out(device: torch.device) -> None:
@@ -329,14 +362,7 @@ def near(values: torch.Tensor) -> float:
     return float(2.0 ** math.frexp(size)[1]) if 0 < size < math.inf else 1.0
 
 
-def enlarged(sums: torch.Tensor, magnitude: float) -> torch.Tensor:
-    """Return sums in their own units: of differences, and of products."""
-    first, second = sums.chunk(2)
-    first.mul_(magnitude)
-    second.mul_(magnitude**2)
-    return sums
-
-
-def vector(size: int, like: torch.Tensor) -> torch.Tensor:
-    """Return zeros to add to."""
-    return torch.zeros(size, dtype=torch.float64, device=like.device)
+def enlarged(row: torch.Tensor, column: torch.Tensor, magnitude: float) -> torch.Tensor:
+    """Return sums in their own units, one after the other: of differences, by rows and columns, and of products."""
+    first, second = torch.cat([row[:2], column[:2]], 1)
+    return torch.cat([first * magnitude, second * magnitude**2])

@@ -170,8 +170,10 @@ class FloatBaseline:
             block = torch.nan_to_num_(block, nan=0.0, posinf=0.0, neginf=0.0)
         return block
 
-    def difference(self, sample: torch.Tensor, rows: slice, columns: slice) -> torch.Tensor:
-        """Sample minus truth over one block; zero where either is not finite."""
+    def difference(
+        self, sample: torch.Tensor, rows: slice | torch.Tensor, columns: slice | torch.Tensor
+    ) -> torch.Tensor:
+        """Sample minus truth over one block, or at some places; zero where either is not finite."""
         values = sample[rows, columns].to(self.work)
         if self.truth is None:
             difference = values - self.eager[rows, columns].to(self.work)
@@ -216,13 +218,16 @@ class FloatBaseline:
         """Count a run in one pass; only where something of it is not finite, another one tells where."""
         squares = self.squares
         scale = 1.0 / (amplitude * self.unit)
-        sums, finite = self.kernels.add(
-            values, self.eager, self.correction, squares, self._profile, scale, self.magnitude
-        )
-        if not finite:
+        added = self.kernels.add(values, self.eager, self.correction, squares, self._profile, scale, self.magnitude)
+        sums = Sums.cut_from(added.sums, self.layout)
+        if not added.finite:
+            sums = Sums.zeros(self.layout, self.device, self.magnitude)
             for rows, columns in self.layout.blocks(self.device):
-                self._note_nonfinite(rows, columns, ~torch.isfinite(self.difference(values, rows, columns)))
-        self._count(Sums.cut_from(sums, self.layout), amplitude)
+                difference = self.difference(values, rows, columns)
+                wild = ~torch.isfinite(difference)
+                self._note_nonfinite(rows, columns, wild)
+                sums.add(rows, columns, difference.masked_fill_(wild, 0.0), self.block(rows, columns))
+        self._count(sums, amplitude)
 
     def _count(self, sums: Sums, amplitude: float) -> None:
         for name, vector in sums.vectors().items():

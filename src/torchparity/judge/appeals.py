@@ -13,6 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
+from torchparity.compare.aggregates import SHARING
 from torchparity.compare.expectation import Comparison
 from torchparity.compare.judgement import Tolerance
 from torchparity.compare.leaves import Leaf
@@ -25,11 +26,10 @@ from torchparity.records import OTHER_RANDOM, Failure, LeafReport, Status
 from torchparity.run.state import RandomState
 
 AMPLITUDE = 4.0
-# Shares of the threshold below which a leaf is clear, for elements and for sums: with one noise run, and with three.
-# Noise would have to be estimated so many times too large for such a leaf to be wrong (docs/design/sequential.md).
+# Shares of the threshold below which a leaf is clear, for numbers that share what is known of the noise around them
+# with many others, and for those that do not: with one noise run, and with three. Noise would have to be estimated so
+# many times too large for such a leaf to be wrong (docs/design/sequential.md).
 CLEAR_BELOW = ((0.35, 0.25), (0.6, 0.4))
-# Elements of a leaf this large share what is known of the noise around them; those of a smaller one are like sums.
-SHARING = 256
 
 
 @dataclass
@@ -79,7 +79,9 @@ class Appeals:
                 for path, leaf in list(entry.suspects.items()):
                     expectation = self.ground.expectations.get(path)
                     if again and expectation is not None and expectation.deterministic:
-                        entry.comparison.reports[path] = expectation.judge(leaf, self.tolerance)
+                        before = entry.comparison.reports[path]
+                        judged = expectation.judge(leaf, self.tolerance, spread=False)
+                        entry.comparison.reports[path] = replace(judged, histogram=before.histogram)
                     report = entry.comparison.reports[path]
                     last = look == len(LOOKS) - 1
                     if report.status is not Status.DIFFERS and (last or is_clear(report, self.tolerance, look + 1)):
@@ -206,11 +208,11 @@ class Appeals:
 
 def is_clear(report: LeafReport, tolerance: Tolerance, look: int) -> bool:
     """Tell whether a leaf scores so little that no finer estimate of the noise would make it differ."""
-    element, whole = CLEAR_BELOW[look]
+    shared, lone = (share * tolerance.threshold for share in CLEAR_BELOW[look])
     if report.elements < SHARING:
-        element = whole
-    within = report.score <= element * tolerance.threshold
-    return report.status is not Status.DIFFERS and within and report.aggregate_score <= whole * tolerance.threshold
+        shared = lone
+    within = max(report.score, report.aggregate_score) <= shared and report.lone_score <= lone
+    return report.status is not Status.DIFFERS and within
 
 
 def drew_alike(left: RandomState | None, right: RandomState | None) -> bool:

@@ -56,6 +56,7 @@ class Ground:
         self.reference: Reference | None = None
         self.noise_counter = 0
         self.noise_known = False
+        self.noise_operations = 0
         self.unjudged: dict[str, str] = {}
         # State of Python's that eager itself does not repeat (a time, an address): nobody can be held to it.
         self.fickle: set[str] = set()
@@ -75,6 +76,13 @@ class Ground:
         if self.reference is not None:
             return bool(self.reference.random_operations) or self.decides_by_random
         return self.saw_random or self.noise_counter == 0
+
+    @property
+    def operations(self) -> int:
+        """How many operations the model runs; plain kernels, which a reference may need, are more than it has."""
+        if self.reference is not None and not (self.reference.plain and self.noise_operations):
+            return self.reference.operations
+        return self.noise_operations
 
     @property
     def decides_by_random(self) -> bool:
@@ -355,6 +363,7 @@ class Ground:
         ending = self._run(name, consume, mode=lambda: noise)
         if ending.failure is None:
             self.noise_known |= widen and amplitude == 1.0
+            self.noise_operations = noise.operations
         elif (told := reasons.noise_failed(ending.failure)) not in self.notes:
             self.notes.append(told)
         self.saw_random |= noise.saw_random

@@ -57,7 +57,7 @@ class Innocents:
 
     def watch(self, leaf: Leaf) -> None:
         """Judge one leaf of a right run as if it were the candidate's."""
-        report = self.expectations[leaf.path].judge(leaf, self.tolerance)
+        report = self.expectations[leaf.path].judge(leaf, self.tolerance, spread=False)
         if not report.mismatches or followable(report):
             self.right[leaf.path] = farther(self.right[leaf.path], measures(report))
 

@@ -180,10 +180,9 @@ class Oracle:
         """
         if not self.candidate.traces:
             return
-        coverage, reference = self.coverage, self.ground.reference
-        operations = reference.operations if reference is not None else 0
+        coverage, operations = self.coverage, self.ground.operations
         self.extent = Extent(inside=coverage.operations, operations=operations, graphs=coverage.graphs)
-        self.nothing_compiled = coverage.calls == 0 and (reference is None or operations > 0)
+        self.nothing_compiled = coverage.calls == 0 and (self.ground.reference is None or operations > 0)
 
     # --- the candidate ---------------------------------------------------------------------------
 
@@ -232,7 +231,8 @@ class Oracle:
                 wanted = max(wanted, RECORDED + REPLAYS)
                 self.ground.runner.hold_inputs = True
             while len(found) < wanted:
-                found.append(self.run_compiled(candidate, f"{self.candidate.name} {len(found) + 1}"))
+                name = f"{self.candidate.name} {len(found) + 1}"
+                found.append(self.run_compiled(candidate, name, spread=not found))
                 if found[-1].lost:
                     break
                 if len({entry.fails for entry in found}) > 1:
@@ -241,8 +241,8 @@ class Oracle:
         self._measure()
         return found
 
-    def run_compiled(self, candidate: Callable[..., Any], name: str) -> CandidateRun:
-        """Run what was built once, and judge every leaf."""
+    def run_compiled(self, candidate: Callable[..., Any], name: str, *, spread: bool = True) -> CandidateRun:
+        """Run what was built once, and judge every leaf; count how errors are `spread`, or only where they differ."""
         self.ground.announce(name, candidate=True)
         self.coverage.begin()
         reports: dict[str, LeafReport] = {}
@@ -260,7 +260,7 @@ class Oracle:
             if expectation is not None and not expectation.deterministic:
                 reports[leaf.path] = expectation.undecided()
                 return
-            judged = compare_all(expected, {leaf.path: leaf}, self.tolerance)
+            judged = compare_all(expected, {leaf.path: leaf}, self.tolerance, spread=spread)
             reports.update(judged.reports)
             if judged.differing or not is_clear(judged.reports[leaf.path], self.tolerance, 0):
                 suspects[leaf.path] = kept(leaf, reused=self.recorded)

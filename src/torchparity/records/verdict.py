@@ -123,6 +123,7 @@ class LeafReport:
     Errors are measured against the float64 reference (against eager where there is none) at the
     element with the worst score; `allowed` is what the noise allows there. `moved` is the size of the candidate's whole
     error against the size of the leaf; `small` tells that no element is off by more than a rounding of the largest one.
+    `aggregate_score` is the worst of its sums, `lone_score` the worst of those that have few of their kind beside them.
     """
 
     path: str
@@ -135,6 +136,7 @@ class LeafReport:
     allowed: float = 0.0
     score: float = 0.0
     aggregate_score: float = 0.0
+    lone_score: float = 0.0
     eager_rms_error: float = 0.0
     candidate_rms_error: float = 0.0
     where: tuple[int, ...] | None = None

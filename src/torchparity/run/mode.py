@@ -23,6 +23,11 @@ class Watch(torchapi.TorchDispatchMode):
 
     supports_higher_order_operators = True
 
+    def __init__(self) -> None:
+        super().__init__()
+        # How many operations the forward pass ran that compute something.
+        self.operations = 0
+
     @classmethod
     def is_infra_mode(cls) -> bool:
         """Let eager code that calls torch.compile inside itself (flex_attention) go on as it does."""
@@ -50,6 +55,7 @@ class Watch(torchapi.TorchDispatchMode):
             traits = replace(traits, random=False, replayed=False)
         if traits.name in CONTINUOUS_IF_COMPLEX and args and getattr(args[0], "is_complex", bool)():
             traits = replace(traits, exact=False, decides=False)
+        self.operations += not (traits.view or torchapi.in_backward())
         return self.operate(func, traits, args, keywords)
 
     def operate(self, func: Callable[..., Any], traits: Traits, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -62,7 +62,6 @@ class Reference(Watch):
         self.random_operations: Counter[str] = Counter()
         # Whether the model looks at a random number, and may decide by it what to run.
         self.random_read = False
-        self.operations = 0
         self.poisoned = 0
         self._random: dict[int, Any] = {}
         self._indices: dict[int, tuple[Any, tuple[int, ...], Origin]] = {}
@@ -70,7 +69,6 @@ class Reference(Watch):
 
     def operate(self, func: Callable[..., Any], traits: Traits, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run one operation on the real tensors, then on their shadows."""
-        self.operations += not (traits.view or torchapi.in_backward())
         if traits.name in ALLOCATES:
             outputs = func(*args, **kwargs)
             self.poisoned += poison(outputs)

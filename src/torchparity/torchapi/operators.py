@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib.util
+import operator
 import re
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -12,10 +14,13 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from torchparity.torchapi.door import lookup
-from torchparity.torchapi.tensors import tree_leaves
+from torchparity.torchapi.tensors import tensors_in, tree_leaves
 
 OpOverload = torch._ops.OpOverload
 HigherOrderOperator = torch._ops.HigherOrderOperator
+# `iadd` and its kin.
+WRITING_OPERATORS = {name for name in dir(operator) if name.startswith("i") and hasattr(operator, f"__{name}__")}
+WRITING_OPERATORS -= {"index", "inv", "invert"}
 
 
 def plain_copy(graph: torch.fx.Graph, names: Mapping[torch.fx.Node, str] | None = None) -> torch.fx.Graph:
@@ -163,7 +168,14 @@ def higher_order_kernel(operator: HigherOrderOperator) -> Callable[..., Any] | N
 
 def in_backward() -> bool:
     """Tell whether autograd is calling, on its way back."""
-    return lookup("torch._C._current_autograd_node")() is not None
+    return _autograd_node()() is not None
+
+
+@functools.cache
+def _autograd_node() -> Callable[[], Any]:
+    """Return what is asked for every operation: the door takes its time."""
+    found: Callable[[], Any] = lookup("torch._C._current_autograd_node")
+    return found
 
 
 class _Counting(TorchDispatchMode):
@@ -180,6 +192,12 @@ class _Counting(TorchDispatchMode):
 
 def operations_of(graph_module: torch.fx.GraphModule, inputs: list[Any]) -> int:
     """Return how many operations a graph runs in eager; of one that does not run on shapes alone, how many it has."""
+    counted = counted_by_call(graph_module)
+    return counted_whole(graph_module, inputs) if counted is None else counted
+
+
+def counted_whole(graph_module: torch.fx.GraphModule, inputs: list[Any]) -> int:
+    """Count a graph's operations by running it on shapes alone."""
     fake_mode = lookup("torch._subclasses.FakeTensorMode")(allow_non_fake_inputs=True)
     counting = _Counting()
     try:
@@ -190,6 +208,65 @@ def operations_of(graph_module: torch.fx.GraphModule, inputs: list[Any]) -> int:
     except Exception:  # noqa: BLE001 - it is a number to show, and the nodes tell nearly the same
         return sum(node.op in ("call_function", "call_method", "call_module") for node in graph_module.graph.nodes)
     return counting.count
+
+
+def counted_by_call(graph_module: torch.fx.GraphModule) -> int | None:
+    """Count a Dynamo graph's operations, each kind of call once: a model's blocks are alike, and shapes take long.
+
+    None where nodes change something or tell no shapes: such a graph has to be run as a whole.
+    """
+    known: dict[Any, int] = {}
+    total = 0
+    for node in graph_module.graph.nodes:
+        if node.op not in ("call_function", "call_method"):
+            if node.op == "call_module":
+                return None
+            continue
+        try:
+            args, kwargs = torch.fx.map_arg((node.args, node.kwargs), lambda entry: entry.meta["example_value"])
+            key = (node.op, node.target, _described((args, kwargs)))
+            if key not in known:
+                known[key] = _counted_call(node, args, kwargs)
+        except Exception:  # noqa: BLE001 - the whole graph tells what a node does not
+            return None
+        total += known[key]
+    return total
+
+
+def _counted_call(node: torch.fx.Node, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
+    """Count the operations of one call on shapes alone; raise where it would change something."""
+    name = str(node.target) if node.op == "call_method" else str(getattr(node.target, "__name__", "_"))
+    if name.endswith("_") or name == "setitem" or kwargs.get("inplace") or "out" in kwargs:
+        raise ValueError(f"{name} writes to what it is given")
+    if getattr(node.target, "__module__", "") == "_operator" and name in WRITING_OPERATORS:
+        raise ValueError(f"{name} writes to what it is given")
+    tensors = tensors_in((args, kwargs)) + tensors_in(node.meta["example_value"])
+    if not tensors:
+        raise ValueError(f"{name} has no tensors: it may be a switch")
+    fake_mode = next(tensor.fake_mode for tensor in tensors)  # type: ignore[attr-defined]
+    counting = _Counting()
+    with no_dispatch_modes(), fake_mode, counting:
+        if node.op == "call_method":
+            getattr(args[0], name)(*args[1:], **kwargs)
+        else:
+            node.target(*args, **kwargs)  # type: ignore[operator]
+    return counting.count
+
+
+def _described(value: Any) -> Any:
+    """Return what tells arguments apart that do not call the same operations; raise where sizes are symbols."""
+    if isinstance(value, torch.Tensor):
+        if any(isinstance(size, torch.SymInt) for size in (*value.shape, *value.stride())):
+            raise ValueError("asking would guard a symbol")
+        return (*value.shape, "by", *value.stride(), value.dtype, value.device, value.requires_grad)
+    if isinstance(value, tuple | list):
+        return tuple(_described(item) for item in value)
+    if isinstance(value, dict):
+        return tuple((name, _described(item)) for name, item in value.items())
+    if isinstance(value, slice):
+        return ("slice", value.start, value.stop, value.step)
+    hash(value)
+    return value
 
 
 def is_collective(operator: OpOverload) -> bool:
