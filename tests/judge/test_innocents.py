@@ -35,6 +35,43 @@ def test_a_narrow_peak_accuses_nobody(seed):
     assert verdict.status is Status.SAME, verdict.reasons
 
 
+class Tie(nn.Module):
+    """The sum of two batch norms over two numbers: 1 and -1, nearly, of which half precision makes exactly 0."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.left, self.right = nn.Conv2d(8, 32, 1, bias=False), nn.Conv2d(8, 32, 1, bias=False)
+        self.one, self.other = nn.BatchNorm2d(32), nn.BatchNorm2d(32)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.relu(self.one(self.left(x)) + self.other(self.right(x)))
+
+
+def tied(seed: int, dtype: torch.dtype) -> tuple[nn.Module, tuple[torch.Tensor]]:
+    torch.manual_seed(seed)
+    model = Tie().to(dtype)
+    return model, ((3 * torch.randn(2, 8, 1, 1)).to(dtype),)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("seed", range(3))
+def test_a_tie_of_numbers_that_look_exact_accuses_nobody(seed, dtype):
+    model, given = tied(seed, dtype)
+
+    verdict = check(model, given, train=True, seed=seed, backend="aot_eager_decomp_partition")
+
+    assert verdict.status is Status.SAME, verdict.reasons
+
+
+@pytest.mark.parametrize(("target", "factor"), [("batch_norm", 1.1), ("conv2d", -1.0), ("relu", 1.1)])
+def test_a_fault_beside_a_tie_is_seen(target, factor):
+    model, given = tied(0, torch.bfloat16)
+
+    verdict = check(model, given, train=True, backend=scaled(target, factor))
+
+    assert verdict.status is Status.DIFFERS, verdict.reasons
+
+
 def scaled(target, factor):
     """A backend that is right but for the results of one operation."""
 

@@ -161,7 +161,7 @@ def test_what_is_judged_again_is_what_was_returned_not_what_lies_there_now():
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(oracle.Appeals, "look_closer", listening)
-        patch.setattr(appeals, "CLEAR_BELOW", ((-1.0, -1.0),) * 2)
+        patch.setattr(appeals, "CLEAR_BELOW", ((-1.0, -1.0),) * 5)
         check(torch.sin, (torch.full((5,), 1.0),), backend=giving_out_again, noise_runs=2)
 
     assert len(set(seen)) > 1

@@ -468,3 +468,25 @@ def test_without_a_triton_that_works_the_plain_form_is_used(broken, monkeypatch)
     monkeypatch.setattr(importlib, "import_module", imported)
     assert torchapi.working_kernels.__wrapped__("cuda", "kernels") is None
     assert torchapi.working_kernels.__wrapped__("cpu", "kernels") is None
+
+
+@pytest.mark.parametrize(
+    ("amplitude", "thorough", "moves"), [(1.0, False, False), (4.0, False, True), (1.0, True, True)]
+)
+def test_what_looks_exact_and_is_not_moves_where_it_is_looked_at_closely(amplitude, thorough, moves):
+    """Batch norm writes to its statistics besides: what it returns is held against what float64 returns."""
+    torch.manual_seed(0)
+    values = (3 * torch.randn(2, 64, 1, 1)).half()
+    norm = torch.nn.BatchNorm2d(64).half()
+    plain = norm(values)
+    looks_exact = plain.abs() == 1
+    assert looks_exact.any()
+    with Noise(NoiseBank(0), run=1, amplitude=amplitude, replay=[], thorough=thorough):
+        noisy = norm(values)
+    assert bool((noisy != plain)[looks_exact].any()) is moves
+
+
+def test_what_is_exact_stays_however_closely_it_is_looked_at():
+    values = torch.randint(-8, 8, (400,)).half()
+    with Noise(NoiseBank(0), run=1, amplitude=1.0, replay=[], thorough=True):
+        assert torch.equal(values + values, 2 * values)

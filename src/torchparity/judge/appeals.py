@@ -27,9 +27,9 @@ from torchparity.run.state import RandomState
 
 AMPLITUDE = 4.0
 # Shares of the threshold below which a leaf is clear, for numbers that share what is known of the noise around them
-# with many others, and for those that do not: with one noise run, and with three. Noise would have to be estimated so
-# many times too large for such a leaf to be wrong (docs/design/sequential.md).
-CLEAR_BELOW = ((0.35, 0.25), (0.6, 0.4))
+# with many others, and for those that do not: with one noise run, with two, and so on. Noise would have to be estimated
+# so many times too large for such a leaf to be wrong (docs/design/sequential.md).
+CLEAR_BELOW = ((0.35, 0.25), (0.5, 0.36), (0.6, 0.4), (0.65, 0.43), (0.7, 0.45))
 
 
 @dataclass

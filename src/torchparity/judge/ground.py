@@ -32,7 +32,7 @@ from torchparity.run.subject import Subject
 
 # Noise runs before the candidate is looked at; and how many there are after each closer look, where it comes out close.
 FIRST_RUNS = 1
-LOOKS = (3, math.inf)
+LOOKS = (2, 3, 4, 5, math.inf)
 EAGER = "eager"
 # A candidate's device may be busy for so many times what all of eager took, and for so many seconds at least.
 PATIENCE = 20.0
@@ -112,16 +112,18 @@ class Ground:
         ):
             self.notes.append(reasons.no_gradient())
         if self.settings.tolerance.relative is None:
-            # Beside a reference eager itself is a sample of the noise.
-            first = FIRST_RUNS + (self.reference is None or self.truthless_random)
-            for _ in range(min(first, self.settings.noise_runs)):
+            for _ in range(min(FIRST_RUNS + self._without_eager(), self.settings.noise_runs)):
                 self.run_noise(self.expectations)
         return None
+
+    def _without_eager(self) -> int:
+        """Return how many runs have to stand in for eager, which beside a reference is a sample of the noise itself."""
+        return int(self.reference is None or self.truthless_random)
 
     def look_closer(self, paths: Collection[str], look: int) -> bool:
         """Make more noise runs for some leaves, where there are any; tell whether there were."""
         targets = {path: self.expectations[path] for path in paths if path in self.expectations}
-        wanted = int(min(LOOKS[look], self.settings.noise_runs)) - self.noise_counter
+        wanted = int(min(LOOKS[look] + self._without_eager(), self.settings.noise_runs)) - self.noise_counter
         wanted = max(0, wanted) if targets and self.settings.tolerance.relative is None else 0
         more = self.settings.agree("more noise runs?", wanted)
         self.planned += more
@@ -346,7 +348,7 @@ class Ground:
         """Widen the expectations by one run with noise, or only watch it."""
         self.noise_counter += 1
         replay = self.reference.draws if self.reference is not None else []
-        noise = Noise(self.bank, run=self.noise_counter, amplitude=amplitude, replay=replay)
+        noise = Noise(self.bank, run=self.noise_counter, amplitude=amplitude, replay=replay, thorough=not widen)
 
         def consume(leaf: Leaf) -> None:
             expectation = targets.get(leaf.path)

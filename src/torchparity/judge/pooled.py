@@ -33,6 +33,8 @@ RUNS_TOGETHER = (3, 6, 12)
 FAR_ENOUGH_BELOW = 0.5
 # Where more correct runs than this would be called wrong, going far means nothing.
 FEW_WRONG = 2
+# So many correct runs are asked besides before a candidate is called wrong.
+RIGHT_RUNS = 6
 # More numbers than this, in all leaves of all runs together, are not kept.
 KEPT = 1 << 28
 SHORT = (torch.bfloat16, torch.float16)
@@ -60,6 +62,7 @@ class Pooled:
         # The points of the model at which directions begin, and how far each sample went along them.
         self._names: list[str] = []
         self._known: list[list[Answers | None]] = []
+        self._adjoint: Adjoint
 
     def applies(self, reports: Mapping[str, LeafReport]) -> bool:
         """Tell whether rounding may hide something: a number that is not bit for bit eager's, in half precision."""
@@ -95,21 +98,37 @@ class Pooled:
         found = Direction(0.0)
         for wanted in RUNS_TOGETHER:
             while len(self.samples) <= wanted:
-                noise: Sample = {}
-                targets = {path: self.ground.expectations[path] for path in self.baselines}
-                self.ground.run_noise(targets, watch=lambda leaf, noise=noise: self._keep(leaf, noise))  # type: ignore[misc]
-                self.samples.append(noise)
+                self.samples.append(self._run_noise(widen=True))
             found = self._look(candidates)
             if found.score < FAR_ENOUGH_BELOW * self.tolerance.threshold:
                 return found
         return Direction(0.0) if found.score > self.tolerance.threshold and self._is_usual(found) else found
 
     def _is_usual(self, found: Direction) -> bool:
-        """Tell whether correct runs, each held against the others, go as far, or too often too far to tell anything."""
+        """Tell whether correct runs, each held against the others, go as far, or too often too far to tell anything.
+
+        A few more are asked for it that look closer at what seems exact: a sum of 1 and -1 that are none decides by it.
+        """
         known = self._known
         scores = [self._furthest(run, known[:at] + known[at + 1 :]).score for at, run in enumerate(known)]
+        while not self._excuse(scores, found):
+            if len(scores) >= len(known) + RIGHT_RUNS:
+                return False
+            (right,) = self._answers(self._adjoint, [self._run_noise(widen=False)])
+            scores.append(self._furthest(right, known).score)
+        return True
+
+    def _excuse(self, scores: list[float], found: Direction) -> bool:
+        """Tell whether what correct runs score excuses a candidate."""
         wrong = [score for score in scores if score > self.tolerance.threshold]
         return len(wrong) > FEW_WRONG or found.score <= FARTHER * max(wrong, default=0.0)
+
+    def _run_noise(self, *, widen: bool) -> Sample:
+        """Return one more run with noise."""
+        noise: Sample = {}
+        targets = {path: self.ground.expectations[path] for path in self.baselines}
+        self.ground.run_noise(targets, watch=lambda leaf: self._keep(leaf, noise), widen=widen)
+        return noise
 
     def _keep(self, leaf: Leaf, sample: Sample) -> None:
         value = tensor_of(leaf.value)
@@ -119,10 +138,10 @@ class Pooled:
 
     def _look(self, candidates: list[Sample]) -> Direction:
         with torchapi.eagerly():
-            adjoint = Adjoint(self.ground.runner, self.ground.subject.model)
-        self._names = [name for name, _ in adjoint.points]
-        self._known = self._answers(adjoint, self.samples)
-        furthest = [self._furthest(answers, self._known) for answers in self._answers(adjoint, candidates)]
+            self._adjoint = Adjoint(self.ground.runner, self.ground.subject.model)
+        self._names = [name for name, _ in self._adjoint.points]
+        self._known = self._answers(self._adjoint, self.samples)
+        furthest = [self._furthest(answers, self._known) for answers in self._answers(self._adjoint, candidates)]
         return min(furthest, key=lambda direction: direction.score)
 
     def _furthest(self, answers: list[Answers | None], known: list[list[Answers | None]]) -> Direction:

@@ -47,8 +47,9 @@ class ProgramTracer(TorchFunctionMode):
         for tensor in given:
             self._node(tensor)
         versions = [torchapi.version_of(tensor) for tensor in given]
-        arguments = map_aggregate(tuple(args), self._argument), map_aggregate(kwargs, self._argument)
+        arguments = map_aggregate(tuple(args), self._argument), dict(map_aggregate(kwargs, self._argument))
         result = func(*args, **kwargs)
+        arguments[1].update(defaults_of(func, args, kwargs, result))
         changed = versions != [torchapi.version_of(tensor) for tensor in given]
         leaves = torchapi.tree_leaves(result)
         if changed or any(isinstance(leaf, torch.Tensor) for leaf in leaves):
@@ -99,6 +100,20 @@ class ProgramTracer(TorchFunctionMode):
         leaves = [leaf for leaf in torchapi.tree_leaves(result) if isinstance(leaf, torch.Tensor)]
         self.graph.output(tuple(self._node(leaf) for leaf in leaves))
         return GraphModule({}, self.graph)
+
+
+def defaults_of(func: Any, args: Any, kwargs: Mapping[str, Any], result: Any) -> dict[str, Any]:
+    """Return what a call that makes a tensor of nothing took from torch's defaults: nobody else may have set them."""
+    if func not in torchapi.device_constructors() or not isinstance(result, torch.Tensor):
+        return {}
+    if func in (torch.as_tensor, torch.asarray) and (len(args) > 1 or torchapi.tensors_in(args)):
+        return {}
+    found: dict[str, Any] = {}
+    if kwargs.get("device") is None and torch.get_default_device().type != "cpu":
+        found["device"] = result.device
+    if kwargs.get("dtype") is None and result.is_floating_point() and torch.get_default_dtype() != torch.float32:
+        found["dtype"] = result.dtype
+    return found
 
 
 def calls_inside() -> str:

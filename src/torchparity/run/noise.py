@@ -99,10 +99,14 @@ class NoiseBank:
 class Noise(Watch):
     """Perturbs the result of every operation that rounds."""
 
-    def __init__(self, bank: NoiseBank, *, run: int, amplitude: float, replay: list[torch.Tensor]) -> None:
+    def __init__(
+        self, bank: NoiseBank, *, run: int, amplitude: float, replay: list[torch.Tensor], thorough: bool = False
+    ) -> None:
         super().__init__()
         self.bank = bank
         self.amplitude = amplitude
+        # Whether values that look exact are held against float64: it costs a second run of every operation.
+        self.thorough = thorough or amplitude > 1
         self.offsets = random.Random(bank.seed * 1_000_003 + run)
         self.replay = iter(replay)
         self.saw_random = False
@@ -111,7 +115,7 @@ class Noise(Watch):
     def operate(self, func: Callable[..., Any], traits: Traits, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run one operation and move what it rounded."""
         rounds = not (traits.view or traits.exact or traits.random)
-        doubled = promoted((args, kwargs)) if self.amplitude > 1 and rounds else None
+        doubled = promoted((args, kwargs)) if self.thorough and rounds else None
         if traits.contraction and rounds and torchapi.allows_tf32(traits.name):
             args = self._shortened(traits.name, args)
         outputs = func(*args, **kwargs)
@@ -131,17 +135,25 @@ class Noise(Watch):
             for target in targets:
                 self._perturb_result(traits, inputs, target)
             if doubled is not None and any(mask is not None for mask in exact):
-                self._move_exact(func, doubled, targets, exact)
+                self._move_exact(func, traits, doubled, targets, exact)
         return outputs
 
     def _move_exact(
-        self, func: Callable[..., Any], doubled: Any, targets: list[torch.Tensor], exact: list[torch.Tensor | None]
+        self,
+        func: Callable[..., Any],
+        traits: Traits,
+        doubled: Any,
+        targets: list[torch.Tensor],
+        exact: list[torch.Tensor | None],
     ) -> None:
         """Move values that look exact and are not: float64 gives another one for the same inputs."""
+        args, kwargs = doubled
         try:
-            twins = float_tensors(func(*doubled[0], **doubled[1]))
+            outputs = func(*args, **kwargs)
         except Exception:  # noqa: BLE001 - without a float64 kernel they stay where they are
             return
+        twins = float_tensors(written_tensors(traits, args, kwargs))
+        twins += float_tensors(fresh_outputs(outputs, args, kwargs))
         steps = max(1, round(self.amplitude * SPREAD))
         for target, mask, twin in zip(targets, exact, twins, strict=False):
             if mask is None or twin.shape != target.shape:

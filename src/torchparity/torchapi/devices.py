@@ -7,11 +7,13 @@ import functools
 import importlib
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from pathlib import Path
 from typing import Any
 
 import torch
+
+from torchparity.torchapi.door import lookup
 
 # What drivers and Triton's launcher say where a kernel has left the context beyond use.
 FAULTS = (
@@ -142,6 +144,12 @@ def keeping_defaults() -> Iterator[None]:
         if torch.get_default_device() != device:
             torch.set_default_device(device if device.type != "cpu" else None)
         torch.set_default_dtype(dtype)
+
+
+def device_constructors() -> Set[Any]:
+    """Return the functions that make a tensor of nothing, on the default device where none is named."""
+    found: Set[Any] = lookup("torch.utils._device._device_constructors")()
+    return found
 
 
 def undoing_defaults() -> list[str]:
