@@ -72,6 +72,29 @@ def test_a_leaf_is_judged_alike(dtype, shape, transposed, monkeypatch):
     assert eager.identical
 
 
+@pytest.mark.parametrize("shape", [(5, 900), (90, 3), (2000,), (40, 600)], ids=str)
+def test_programs_that_go_down_many_rows_and_strips_judge_alike(shape, monkeypatch):
+    from torchparity.compare import kernels
+
+    monkeypatch.setattr(kernels, "PROGRAMS", 2)
+    plain, _ = judged(torch.float32, shape, fast=False, transposed=False, monkeypatch=monkeypatch)
+    fast, _ = judged(torch.float32, shape, fast=True, transposed=False, monkeypatch=monkeypatch)
+    for name in NUMBERS:
+        assert getattr(fast, name) == pytest.approx(getattr(plain, name), rel=1e-4, abs=1e-12), name
+
+
+@pytest.mark.skipif(DEVICE == "cpu", reason="takes an interpreter too long")
+def test_one_long_row_is_judged():
+    """A device has few programs in its second dimension: a row of many strips lies along the first."""
+    long = torch.randn(1 << 25, device=DEVICE)
+    baseline = statistics.FloatBaseline(long, long.double())
+    baseline.add(long)
+    assert baseline.kernels is not None
+    wrong = long.clone()
+    wrong[12345678] += 1
+    assert judgement.judge_float(baseline, wrong, judgement.Tolerance()).position == 12345678
+
+
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
 @pytest.mark.parametrize("size", [1.0, 2.0**-24], ids=["normal", "least"])

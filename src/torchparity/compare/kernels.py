@@ -51,9 +51,19 @@ class Cut:
         return cls(rows, columns, height, width, min(LONGEST, max(1, tiles // PROGRAMS)))
 
     @property
-    def grid(self) -> tuple[int, int]:
-        """How many programs there are, down and across."""
-        return math.ceil(self.rows / (self.height * self.loops)), math.ceil(self.columns / self.width)
+    def strips(self) -> int:
+        """How many programs there are across."""
+        return math.ceil(self.columns / self.width)
+
+    @property
+    def levels(self) -> int:
+        """How many programs there are down."""
+        return math.ceil(self.rows / (self.height * self.loops))
+
+    @property
+    def programs(self) -> int:
+        """How many programs there are; a device counts far in one dimension only."""
+        return self.strips * self.levels
 
     @property
     def shape(self) -> dict[str, int]:
@@ -62,9 +72,8 @@ class Cut:
 
     def parts(self, count: int, like: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Return room for `count` sums over rows and over columns, in the parts that the programs give."""
-        down, across = self.grid
-        row = torch.empty(count, across, self.rows, dtype=torch.float32, device=like.device)
-        return row, torch.empty(count, down, self.columns, dtype=torch.float32, device=like.device)
+        row = torch.empty(count, self.strips, self.rows, dtype=torch.float32, device=like.device)
+        return row, torch.empty(count, self.levels, self.columns, dtype=torch.float32, device=like.device)
 
 
 def whole(parts: tuple[torch.Tensor, torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
@@ -74,40 +83,41 @@ def whole(parts: tuple[torch.Tensor, torch.Tensor]) -> tuple[torch.Tensor, torch
 
 
 @triton.jit
-def keep_row(parts, number, down, rows, values):
+def keep_row(parts, number, strips, down, rows, values):
     """Write what the rows of a tile sum up to, as the `number`th of some sums."""
-    start = (number * tl.num_programs(1) + tl.program_id(1)).to(tl.int64) * rows
+    start = (number * strips + tl.program_id(0) % strips).to(tl.int64) * rows
     tl.store(parts + start + down, tl.sum(values, 1), down < rows)
 
 
 @triton.jit
-def keep_column(parts, number, across, columns, values):
+def keep_column(parts, number, strips, across, columns, values):
     """Write what a program has summed of its columns, as the `number`th of some sums."""
-    start = (number * tl.num_programs(0) + tl.program_id(0)).to(tl.int64) * columns
+    levels = tl.num_programs(0) // strips
+    start = (number * levels + tl.program_id(0) // strips).to(tl.int64) * columns
     tl.store(parts + start + across, tl.sum(values, 0), across < columns)
 
 
 @triton.jit
 def keep_fact(facts, number, value):
     """Write one number that a program has found."""
-    programs = tl.num_programs(0) * tl.num_programs(1)
-    tl.store(facts + number * programs + tl.program_id(0) * tl.num_programs(1) + tl.program_id(1), value)
+    tl.store(facts + number * tl.num_programs(0) + tl.program_id(0), value)
 
 
 @triton.jit
 def begin_kernel(
     eager, truth, correction, row_parts, column_parts, facts, tiny, shrink,
-    rows, columns, eager_row, eager_column, truth_row, truth_column, loops,
+    rows, columns, eager_row, eager_column, truth_row, truth_column, loops, strips,
     HAS_TRUTH: tl.constexpr, HEIGHT: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
     """Correction, energies, and three facts: the largest value, whether one is subnormal, the error."""
-    across = tl.program_id(1).to(tl.int64) * WIDTH + tl.arange(0, WIDTH)
+    across = (tl.program_id(0) % strips).to(tl.int64) * WIDTH + tl.arange(0, WIDTH)
+    level = (tl.program_id(0) // strips).to(tl.int64)
     column = tl.zeros((HEIGHT, WIDTH), tl.float32)
     peak = tl.zeros((HEIGHT, WIDTH), tl.float32)
     least = tl.zeros((HEIGHT, WIDTH), tl.int32)
     error = tl.zeros((HEIGHT, WIDTH), tl.float32)
     for turn in range(loops):
-        down = (tl.program_id(0).to(tl.int64) * loops + turn) * HEIGHT + tl.arange(0, HEIGHT)
+        down = (level * loops + turn) * HEIGHT + tl.arange(0, HEIGHT)
         inside = (down[:, None] < rows) & (across[None, :] < columns)
         value = tl.load(eager + down[:, None] * eager_row + across[None, :] * eager_column, inside, other=0.0)
         value = value.to(tl.float32)
@@ -121,9 +131,9 @@ def begin_kernel(
             tl.store(correction + down[:, None] * columns + across[None, :], kept, inside)
         peak = tl.maximum(peak, size)
         energy = (value * shrink) * (value * shrink)
-        keep_row(row_parts, 0, down, rows, energy)
+        keep_row(row_parts, 0, strips, down, rows, energy)
         column += energy
-    keep_column(column_parts, 0, across, columns, column)
+    keep_column(column_parts, 0, strips, across, columns, column)
     keep_fact(facts, 0, tl.max(peak))
     keep_fact(facts, 1, tl.max(least).to(tl.float32))
     keep_fact(facts, 2, tl.sum(error))
@@ -132,19 +142,20 @@ def begin_kernel(
 @triton.jit
 def add_kernel(
     sample, eager, correction, squares, row_parts, column_parts, scale, shrink,
-    rows, columns, sample_row, sample_column, eager_row, eager_column, loops,
+    rows, columns, sample_row, sample_column, eager_row, eager_column, loops, strips,
     HAS_TRUTH: tl.constexpr, HEIGHT: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
     """Add the squares of a sample's difference; sum it over rows and columns, itself, times eager, and squared.
 
     Where something is not finite, so is a sum; the squares leave it out.
     """
-    across = tl.program_id(1).to(tl.int64) * WIDTH + tl.arange(0, WIDTH)
+    across = (tl.program_id(0) % strips).to(tl.int64) * WIDTH + tl.arange(0, WIDTH)
+    level = (tl.program_id(0) // strips).to(tl.int64)
     column = tl.zeros((HEIGHT, WIDTH), tl.float32)
     column_dot = tl.zeros((HEIGHT, WIDTH), tl.float32)
     column_square = tl.zeros((HEIGHT, WIDTH), tl.float32)
     for turn in range(loops):
-        down = (tl.program_id(0).to(tl.int64) * loops + turn) * HEIGHT + tl.arange(0, HEIGHT)
+        down = (level * loops + turn) * HEIGHT + tl.arange(0, HEIGHT)
         inside = (down[:, None] < rows) & (across[None, :] < columns)
         place = down[:, None] * columns + across[None, :]
         value = tl.load(sample + down[:, None] * sample_row + across[None, :] * sample_column, inside, other=0.0)
@@ -159,15 +170,15 @@ def add_kernel(
         tl.store(squares + place, held.to(squares.dtype.element_ty), inside)
         off = off * shrink
         dot = off * (base * shrink)
-        keep_row(row_parts, 0, down, rows, off)
-        keep_row(row_parts, 1, down, rows, dot)
-        keep_row(row_parts, 2, down, rows, square)
+        keep_row(row_parts, 0, strips, down, rows, off)
+        keep_row(row_parts, 1, strips, down, rows, dot)
+        keep_row(row_parts, 2, strips, down, rows, square)
         column += off
         column_dot += dot
         column_square += square
-    keep_column(column_parts, 0, across, columns, column)
-    keep_column(column_parts, 1, across, columns, column_dot)
-    keep_column(column_parts, 2, across, columns, column_square)
+    keep_column(column_parts, 0, strips, across, columns, column)
+    keep_column(column_parts, 1, strips, across, columns, column_dot)
+    keep_column(column_parts, 2, strips, across, columns, column_square)
 
 
 @triton.jit
@@ -183,7 +194,7 @@ def allowance(base, own, lends, sizes, unit, half, lent, tiny):
 def judge_kernel(
     candidate, eager, correction, squares, row_noise, column_noise, row_scale, column_scale,
     row_parts, column_parts, facts, places, share, unit, half, tiny, lent, threshold, seen, shrink,
-    rows, columns, candidate_row, candidate_column, eager_row, eager_column, loops,
+    rows, columns, candidate_row, candidate_column, eager_row, eager_column, loops, strips,
     HAS_TRUTH: tl.constexpr, HEIGHT: tl.constexpr, WIDTH: tl.constexpr,
     TURN_BITS: tl.constexpr, COUNT_BITS: tl.constexpr,
 ):  # fmt: skip
@@ -193,7 +204,8 @@ def judge_kernel(
     worst: the bits of its score, of which the last few tell the tile where it was met. Where something is not finite,
     so is a sum.
     """
-    across = tl.program_id(1).to(tl.int64) * WIDTH + tl.arange(0, WIDTH)
+    across = (tl.program_id(0) % strips).to(tl.int64) * WIDTH + tl.arange(0, WIDTH)
+    level = (tl.program_id(0) // strips).to(tl.int64)
     column = tl.zeros((HEIGHT, WIDTH), tl.float32)
     column_dot = tl.zeros((HEIGHT, WIDTH), tl.float32)
     counts = tl.zeros((HEIGHT, WIDTH), tl.int32)  # Three of them, one above the other.
@@ -201,7 +213,7 @@ def judge_kernel(
     column_lends = tl.load(column_noise + across, across < columns, other=0.0)
     column_size = tl.load(column_scale + across, across < columns, other=0.0)
     for turn in range(loops):
-        down = (tl.program_id(0).to(tl.int64) * loops + turn) * HEIGHT + tl.arange(0, HEIGHT)
+        down = (level * loops + turn) * HEIGHT + tl.arange(0, HEIGHT)
         inside = (down[:, None] < rows) & (across[None, :] < columns)
         place = down[:, None] * columns + across[None, :]
         at = candidate + down[:, None] * candidate_row + across[None, :] * candidate_column
@@ -222,13 +234,13 @@ def judge_kernel(
         worst = tl.maximum(worst, tl.where(inside, met, -1))
         off = off * shrink
         dot = off * (base * shrink)
-        keep_row(row_parts, 0, down, rows, off)
-        keep_row(row_parts, 1, down, rows, dot)
-        keep_row(row_parts, 2, down, rows, off * off)
+        keep_row(row_parts, 0, strips, down, rows, off)
+        keep_row(row_parts, 1, strips, down, rows, dot)
+        keep_row(row_parts, 2, strips, down, rows, off * off)
         column += off
         column_dot += dot
-    keep_column(column_parts, 0, across, columns, column)
-    keep_column(column_parts, 1, across, columns, column_dot)
+    keep_column(column_parts, 0, strips, across, columns, column)
+    keep_column(column_parts, 1, strips, across, columns, column_dot)
     most = (1 << COUNT_BITS) - 1
     keep_fact(facts, 0, tl.sum(counts & most))
     keep_fact(facts, 1, tl.sum((counts >> COUNT_BITS) & most))
@@ -236,7 +248,7 @@ def judge_kernel(
     top = tl.max(worst)
     keep_fact(facts, 3, top)
     met = (worst & ((1 << TURN_BITS) - 1)).to(tl.int64)
-    first = (tl.program_id(0).to(tl.int64) * loops + met) * HEIGHT + tl.arange(0, HEIGHT)[:, None]
+    first = (level * loops + met) * HEIGHT + tl.arange(0, HEIGHT)[:, None]
     keep_fact(places, 0, tl.max(tl.where(worst == top, first * columns + across[None, :], -1)))
 
 
@@ -281,10 +293,11 @@ def begin(eager: torch.Tensor, truth: torch.Tensor | None, tiny: float) -> Begun
     held = eager if truth is None else truth
     correction = torch.empty(eager.shape, dtype=kept, device=eager.device) if truth is not None else None
     parts = cut.parts(1, eager)
-    facts = torch.empty(3, math.prod(cut.grid), dtype=torch.float32, device=eager.device)
-    begin_kernel[cut.grid](
+    facts = torch.empty(3, cut.programs, dtype=torch.float32, device=eager.device)
+    begin_kernel[(cut.programs,)](
         eager, held, correction if correction is not None else eager, *parts, facts, tiny, 1.0 / magnitude,
-        cut.rows, cut.columns, *eager.stride(), *held.stride(), cut.loops, HAS_TRUTH=truth is not None, **cut.shape,
+        cut.rows, cut.columns, *eager.stride(), *held.stride(), cut.loops, cut.strips,
+        HAS_TRUTH=truth is not None, **cut.shape,
     )  # fmt: skip
     row, column = (sums[0] for sums in whole(parts))
     energies = torch.stack([facts[2].sum(dtype=torch.float64), row.sum()])
@@ -307,9 +320,9 @@ def add(
     """Add one sample to the squares, and to their sums over rows and columns."""
     cut = Cut.of(eager, TILE)
     parts = cut.parts(3, eager)
-    add_kernel[cut.grid](
+    add_kernel[(cut.programs,)](
         sample, eager, correction if correction is not None else eager, squares, *parts, scale, 1.0 / magnitude,
-        cut.rows, cut.columns, *sample.stride(), *eager.stride(), cut.loops,
+        cut.rows, cut.columns, *sample.stride(), *eager.stride(), cut.loops, cut.strips,
         HAS_TRUTH=correction is not None, **cut.shape,
     )  # fmt: skip
     row, column = whole(parts)
@@ -334,12 +347,12 @@ def judge(
     nobody sees.
     """
     cut = Cut.of(eager, JUDGED_TILE)
-    parts, programs = cut.parts(3, eager), math.prod(cut.grid)
-    facts = torch.empty(4, programs, dtype=torch.int32, device=eager.device)
-    places = torch.empty(programs, dtype=torch.int64, device=eager.device)
-    judge_kernel[cut.grid](
+    parts = cut.parts(3, eager)
+    facts = torch.empty(4, cut.programs, dtype=torch.int32, device=eager.device)
+    places = torch.empty(cut.programs, dtype=torch.int64, device=eager.device)
+    judge_kernel[(cut.programs,)](
         candidate, eager, correction if correction is not None else eager, squares, *vectors, *parts, facts, places,
-        *numbers, 1.0 / magnitude, cut.rows, cut.columns, *candidate.stride(), *eager.stride(), cut.loops,
+        *numbers, 1.0 / magnitude, cut.rows, cut.columns, *candidate.stride(), *eager.stride(), cut.loops, cut.strips,
         HAS_TRUTH=correction is not None, TURN_BITS=TURN_BITS, COUNT_BITS=COUNT_BITS, **cut.shape,
     )  # fmt: skip
     row, column = whole(parts)
