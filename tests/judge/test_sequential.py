@@ -16,7 +16,10 @@ TRIALS = 400
 SUMS = 200
 FEWER = 100
 # Each look, and how many noise runs there are by then.
-LOOKED = list(enumerate((1, *(int(runs) for runs in LOOKS[:-1]))))
+LOOKED = [
+    pytest.param(look, runs, marks=[] if runs in (1, 3) else pytest.mark.slow)
+    for look, runs in enumerate((1, *(int(runs) for runs in LOOKS[:-1])))
+]
 # So many runs tell how large the noise is for good.
 MANY = 60
 

@@ -42,6 +42,7 @@ LEAF = LeafReport(
     allowed=0.1,
     score=-math.inf,
     aggregate_score=2.5,
+    lone_score=1.5,
     eager_rms_error=0.3,
     candidate_rms_error=7.0,
     where=(1, 0, 2),
