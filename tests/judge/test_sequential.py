@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 
-from torchparity import check
-from torchparity.compare.expectation import Expectation
+from torchparity import Status, check
+from torchparity.compare.expectation import Comparison, Expectation
 from torchparity.compare.judgement import THRESHOLD, Tolerance
 from torchparity.compare.leaves import Leaf
-from torchparity.judge.appeals import is_clear
+from torchparity.judge.appeals import Appeals, CandidateRun, is_clear
 from torchparity.judge.ground import LOOKS
 
 TRIALS = 400
@@ -106,3 +108,23 @@ def test_what_is_clear_after_three_runs_gets_no_more():
     assert verdict.status.value == "same"
     assert "noise 1" in names
     assert "noise 6" not in names
+
+
+def test_a_leaf_that_differs_only_at_a_closer_look_has_its_errors_counted():
+    """Runs after the first count errors only where they differ; the look that finds so must not lose them."""
+    model = Model((40, 40), seed=0)
+    wrong = model.run()
+    wrong[0, 0] += 1
+    found = model.expectation(3)
+    before = found.judge(leaf(model.run()), Tolerance(), spread=False)
+    entry = CandidateRun(Comparison({"output": before}), {"output": leaf(wrong)})
+    ground = SimpleNamespace(
+        settings=None, expectations={"output": found}, look_closer=lambda paths, look: bool(paths) and look == 0
+    )
+
+    Appeals(ground, Tolerance(), None, None).look_closer([entry])
+
+    report = entry.comparison.reports["output"]
+    assert before.histogram is None
+    assert report.status is Status.DIFFERS
+    assert report.histogram is not None

@@ -79,9 +79,9 @@ class Appeals:
                 for path, leaf in list(entry.suspects.items()):
                     expectation = self.ground.expectations.get(path)
                     if again and expectation is not None and expectation.deterministic:
-                        before = entry.comparison.reports[path]
+                        counted = entry.comparison.reports[path].histogram
                         judged = expectation.judge(leaf, self.tolerance, spread=False)
-                        entry.comparison.reports[path] = replace(judged, histogram=before.histogram)
+                        entry.comparison.reports[path] = replace(judged, histogram=judged.histogram or counted)
                     report = entry.comparison.reports[path]
                     last = look == len(LOOKS) - 1
                     if report.status is not Status.DIFFERS and (last or is_clear(report, self.tolerance, look + 1)):
