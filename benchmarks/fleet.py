@@ -4,12 +4,15 @@ Tiny models of transformers, timm and torchvision, made from their configuration
 downloaded: float32 and bfloat16, eval and train. On a GPU, with the modes that record and tune:
 
     python -m benchmarks.fleet --device cuda --dtypes float32 bfloat16 float16 --workers 12 \
-        --modes default reduce-overhead max-autotune --only Llama Bert T5 ViT resnet18
+        --modes default reduce-overhead max-autotune --only Llama Bert T5 ViT resnet18 --out fleet.jsonl
+
+What the file of `--out` holds is not asked again: a run that was cut off is taken up by the same command.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import random
@@ -72,7 +75,22 @@ def chosen(options: argparse.Namespace) -> list[dict[str, Any]]:
         if not options.only or name in options.only
     ]
     random.Random(options.seed).shuffle(found)  # So that what there is time for is some of everything.
-    return found
+    known = told_before(options.out)
+    return [asked for asked in found if title(asked) not in known]
+
+
+def title(asked: dict[str, Any]) -> str:
+    way = "train" if asked["train"] else "eval"
+    return f"{asked['kind']} {asked['name']} {asked['dtype']} {way} {asked['mode']}"
+
+
+def told_before(log: Path | None) -> set[str]:
+    """Return the titles of what `log` holds; a last line that was cut off counts for nothing."""
+    known = set()
+    for line in log.read_text().splitlines() if log is not None and log.exists() else ():
+        with contextlib.suppress(json.JSONDecodeError):
+            known.add(json.loads(line)["model"])
+    return known
 
 
 def main() -> None:
@@ -101,14 +119,12 @@ def main() -> None:
             if outcome.ending is not Ending.RETURNED:
                 row = {"status": outcome.ending.value, "reasons": [str(outcome.error)[-300:]]}
             counts[row["status"]] += 1
-            way = "train" if asked["train"] else "eval"
-            title = f"{asked['kind']} {asked['name']} {asked['dtype']} {way} {asked['mode']}"
             numbers = f"{row.get('score', 0.0):8.2f} {row.get('seconds', 0.0):6.1f} s"
             told = "" if row["status"] == "same" else "; ".join(row["reasons"])
-            console.print(f"{row['status']:8} {title:50} {numbers}  {told}", highlight=False, markup=False)
+            console.print(f"{row['status']:8} {title(asked):50} {numbers}  {told}", highlight=False, markup=False)
             if options.out is not None:
                 with options.out.open("a") as log:
-                    log.write(json.dumps({"model": title, **row}) + "\n")
+                    log.write(json.dumps({"model": title(asked), **row}) + "\n")
             if time.monotonic() > deadline:
                 console.print(f"the time is over; {len(pending) - counts.total()} were not asked")
                 for left in pending:
