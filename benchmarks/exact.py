@@ -148,7 +148,8 @@ def main() -> None:
             outcome = future.result()
             if outcome.ending is not Ending.RETURNED:
                 lost += 1
-                console.print(f"{outcome.ending.value} at {outcome.phase}: {outcome.output[-300:]}", markup=False)
+                told = f"{outcome.ending.value} at {outcome.phase}: {outcome.error} {outcome.output[-300:]}"
+                console.print(told, markup=False)
                 continue
             rows += outcome.value
             for row in outcome.value:

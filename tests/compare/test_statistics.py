@@ -56,13 +56,15 @@ def test_complex_and_tiny_floats_are_seen_as_real_numbers():
     assert not as_real(torch.ones(1, requires_grad=True)).requires_grad
 
 
-def test_identical_is_bit_for_bit_but_for_nan():
+def test_identical_is_bit_for_bit_but_for_the_sign_of_zero():
     ones = torch.ones(3)
     assert identical(ones, torch.ones(3))
     assert not identical(ones, torch.ones(3, dtype=torch.float64))
     assert not identical(ones, torch.ones(1, 3))
     assert not identical(ones, ones + 2**-23)
-    assert not identical(torch.tensor([math.nan]), torch.tensor([math.nan]))
+    assert identical(torch.tensor([math.nan]), torch.tensor([math.nan]))
+    assert not identical(torch.tensor([math.nan, 1.0]), torch.tensor([1.0, math.nan]))
+    assert identical(torch.tensor([0.0]), torch.tensor([-0.0]))
     eight = torch.ones(3).to(torch.float8_e5m2)
     assert identical(eight, eight.clone())
     assert identical(torch.ones(2, dtype=torch.complex64), torch.ones(2, dtype=torch.complex64))

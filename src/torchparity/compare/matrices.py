@@ -8,6 +8,8 @@ from dataclasses import dataclass
 
 import torch
 
+from torchparity import torchapi
+
 # Elements handled at a time: the temporaries of a block stay in a CPU's cache; a GPU wants more.
 BLOCK = {"cpu": 1 << 19, "other": 1 << 24}
 
@@ -57,10 +59,23 @@ def as_real(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def identical(left: torch.Tensor, right: torch.Tensor) -> bool:
-    """Tell whether two plain tensors hold the same numbers (NaN is not the same as NaN)."""
+    """Tell whether two plain tensors hold the same bits, or else the same numbers (zeros of either sign)."""
     if left.shape != right.shape or left.dtype != right.dtype:
         return False
+    if all(torchapi.in_memory(tensor) and tensor.is_contiguous() for tensor in (left, right)):
+        rows = (tensor.detach().reshape(-1).view(torch.uint8) for tensor in (left, right))
+        if same_bytes(*rows):
+            return True
     return torch.equal(as_real(left), as_real(right))
+
+
+def same_bytes(left: torch.Tensor, right: torch.Tensor) -> bool:
+    """Tell whether two rows of bytes are the same, eight of them at a time: one at a time takes eight times as long."""
+    words = left.numel() // 8 * 8
+    if left.numel() != right.numel() or left.storage_offset() % 8 or right.storage_offset() % 8:
+        return torch.equal(left, right)
+    heads = (row[:words].view(torch.int64) for row in (left, right))
+    return torch.equal(*heads) and torch.equal(left[words:], right[words:])
 
 
 def working_dtype(dtype: torch.dtype) -> torch.dtype:

@@ -151,7 +151,7 @@ def optimizer_leaves(prefix: str, optimizer: torch.optim.Optimizer, state: Model
 
 
 def unchanged(tensor: torch.Tensor, original: torch.Tensor) -> bool:
-    """Tell whether a tensor is bit for bit what it was (a NaN counts as a change, and is then compared)."""
+    """Tell whether a tensor holds what it held: the same bits, or the same numbers."""
     if tensor.dtype != original.dtype or tensor.layout != original.layout:
         return False
     if not torchapi.has_values(tensor):

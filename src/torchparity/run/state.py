@@ -17,6 +17,7 @@ import torch
 
 from torchparity import torchapi
 from torchparity.compare.leaves import walk
+from torchparity.compare.matrices import same_bytes
 from torchparity.run.python_state import PythonState
 from torchparity.run.subject import loose_tensors, owned_modules
 from torchparity.run.zones import Zones, like, placeable
@@ -227,7 +228,7 @@ def _same_bytes(storage: torch.UntypedStorage, saved: torch.UntypedStorage) -> b
     if storage.device.type != "cpu":
         return False  # Asking would wait for the device.
     left, right = (torch.empty(0, dtype=torch.uint8, device=entry.device).set_(entry) for entry in (storage, saved))
-    return torch.equal(left, right)
+    return same_bytes(left, right)
 
 
 def _same_place(tensor: torch.Tensor, data: torch.Tensor) -> bool:
