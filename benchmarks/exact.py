@@ -104,17 +104,22 @@ def verdict_on(place: Path, backend: Any) -> Verdict:
 
 
 def has_effect(place: Path, planted: Planted) -> bool:
-    """Tell whether a candidate with a fault gives other bits, strides or writes than one without."""
-    seen = []
-    for backend in ("aot_eager", planted):
-        subject = loaded(place)
-        compiled = torch.compile(subject.model, backend=backend)
-        results: list[Any] = []
+    """Tell whether a candidate with a fault gives other bits, strides or writes than one without, or raises."""
+    return given_by(place, "aot_eager") != given_by(place, planted)
+
+
+def given_by(place: Path, backend: Any) -> list[Any]:
+    """Return what tells a program's results, and the inputs it leaves behind, from others; or what it raises."""
+    subject = loaded(place)
+    compiled = torch.compile(subject.model, backend=backend)
+    results: list[Any] = []
+    try:
         for args, kwargs in subject.calls():
             made = compiled(*args, **kwargs)
             results += [*(made if isinstance(made, tuple) else (made,)), *args]
-        seen.append([facts_of(value) for value in results])
-    return seen[0] != seen[1]
+    except Exception as error:
+        return [type(error).__name__]
+    return [facts_of(value) for value in results]
 
 
 def facts_of(value: Any) -> Any:
