@@ -160,3 +160,22 @@ def test_they_can_be_tried_out():
 
     for kernels in (of_leaves, of_noise):
         kernels.try_out(torch.device(DEVICE))
+
+
+def test_the_digest_of_memory_knows_every_byte_and_its_place():
+    from torchparity.compare.digest_kernels import digest
+
+    for size in (0, 1, 7, 8, 9, 24, 1000):
+        for first in (0, 1, 8):
+            row = torch.arange(size + first, dtype=torch.int64, device=DEVICE).to(torch.uint8)[first:]
+            known = {digest(row)}
+            assert known == {digest(row.clone())} or first == 1  # There it is taken byte by byte.
+            for place in range(0, size, 1 + size // 9):
+                other = row.clone()[None].repeat(2, 1)[0]
+                other[place] ^= 128
+                known.add(digest(other))
+            assert len(known) == 1 + len(range(0, size, 1 + size // 9))
+    signs = torch.ones(64, dtype=torch.float64, device=DEVICE)
+    turned = signs.clone()
+    turned[[5, 40]] = -1
+    assert digest(signs.view(torch.uint8)) != digest(turned.view(torch.uint8))

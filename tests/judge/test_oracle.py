@@ -11,6 +11,7 @@ from torch import nn
 
 import torchparity
 from torchparity import AccuracyError, Kind, ResourceError, Status, UsageError
+from torchparity.compare.expectation import Expectation
 from torchparity.faults import plant
 
 
@@ -103,6 +104,60 @@ def test_other_random_numbers_do_not_excuse_a_leaf_they_do_not_reach():
     assert verdict.status is Status.DIFFERS
     assert verdict.leaves[0].path == "output[1]"
     assert {leaf.path: leaf.status for leaf in verdict.leaves}["output[0]"] is Status.UNKNOWN
+
+
+def test_the_same_bits_are_judged_once(monkeypatch):
+    judged = []
+
+    def judge(expectation, leaf, *args, **kwargs):
+        judged.append(leaf.path)
+        return plain(expectation, leaf, *args, **kwargs)
+
+    plain = Expectation.judge
+    monkeypatch.setattr(Expectation, "judge", judge)
+    verdict = torchparity.check(nn.Linear(4, 4), (torch.randn(2, 4),), backend="aot_eager", train=True)
+    assert verdict.status is Status.SAME
+    assert sum(run.name.startswith("aot_eager") for run in verdict.runs) == 2
+    assert judged.count("output") == judged.count("grad.weight") == 1
+
+
+class Counting(nn.Module):
+    """A weight, a buffer that counts what went through, an output: one leaf of each kind."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(8))
+        self.register_buffer("count", torch.ones(8))
+
+    def forward(self, x):
+        self.count.add_(x.detach().mean(0))
+        return x * self.weight
+
+
+@pytest.mark.parametrize("wrong", ["output", "grad.weight", "buffer.count"])
+def test_a_leaf_that_goes_wrong_in_the_second_run_only_is_seen(wrong):
+    calls = itertools.count(1)
+
+    def backend(graph_module, inputs):
+        def run(*args):
+            outputs = list(graph_module(*args))
+            off = torch.zeros(8)
+            off[0] = 0.01 * (next(calls) % 2 == 0)
+            held = {value.requires_grad: value for value in args if value.shape == (8,)}
+            if wrong == "output":
+                outputs[0] = outputs[0] + off
+            elif wrong == "grad.weight":  # Nothing is added; the gradient does not know that.
+                outputs[0] = outputs[0] + (held[True] - held[True].detach()) * off
+            else:
+                held[False].add_(off)
+            return outputs
+
+        return run
+
+    verdict = torchparity.check(Counting(), (torch.randn(4, 8),), backend=backend, train=True)
+    assert verdict.status is Status.DIFFERS
+    assert {leaf.path for leaf in verdict.leaves if leaf.status is Status.DIFFERS} == {wrong}
+    assert verdict.differs_in[0] < verdict.differs_in[1]
 
 
 def test_flaky_candidates_are_reported_as_k_of_n():

@@ -7,8 +7,8 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from torchparity.compare.checksum import PAGE, fingerprint
 from torchparity.errors import BundleError
-from torchparity.repro.checksum import PAGE, fingerprint
 from torchparity.repro.looking import stored_in
 from torchparity.repro.tensors import CODES, read_storages, write_all, write_storages
 from torchparity.repro.values import copied_storage

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import numpy as np
 import torch
 
 from torchparity.compare.statistics import FloatBaseline
@@ -21,25 +24,22 @@ def error_histogram(baseline: FloatBaseline, candidate: torch.Tensor) -> Histogr
         return None
     places = slice(0, None, max(1, baseline.layout.total // SAMPLE))
     errors = torch.stack([baseline.distance(values, places) for values in (baseline.eager, candidate)])
-    eager, other = powers(errors)
-    exact = (eager.pop(), other.pop())
-    found = [place for place, counts in enumerate(zip(eager, other, strict=True)) if any(counts)]
-    if not found:
+    counted = powers(errors)
+    bins = counted[:, :-1]
+    exact = (int(counted[0, -1]), int(counted[1, -1]))
+    found = np.flatnonzero(bins.any(axis=0))
+    if not found.size:
         return Histogram(first=0, eager=(), candidate=(), exact=exact)
-    last = found[-1]
-    first = max(found[0], last - BINS + 1)
-
-    def counts(bins: list[int]) -> tuple[int, ...]:
-        return sum(bins[: first + 1]), *bins[first + 1 : last + 1]
-
-    return Histogram(first=first + LOWEST_POWER, eager=counts(eager), candidate=counts(other), exact=exact)
+    last = int(found[-1])
+    first = max(int(found[0]), last - BINS + 1)
+    eager, other = ((int(row[: first + 1].sum()), *row[first + 1 : last + 1].tolist()) for row in bins)
+    return Histogram(first=first + LOWEST_POWER, eager=eager, candidate=other, exact=exact)
 
 
-def powers(errors: torch.Tensor) -> list[list[int]]:
+def powers(errors: torch.Tensor) -> np.ndarray[Any, Any]:
     """Count, for each row, the errors by the power of two at or below them; last, those that are zero or infinite."""
     counted = (errors > 0) & (errors < torch.finfo(errors.dtype).max)
     bins = torch.where(counted, torch.frexp(errors)[1].long() - 1 - LOWEST_POWER, POWERS)
     bins += torch.arange(len(errors), device=errors.device)[:, None] * (POWERS + 1)
     counts = torch.bincount(bins.reshape(-1), minlength=len(errors) * (POWERS + 1))
-    found: list[list[int]] = counts.reshape(len(errors), -1).tolist()  # At once: a device is waited for only here.
-    return found
+    return counts.reshape(len(errors), -1).cpu().numpy()  # At once: a device is waited for only here.

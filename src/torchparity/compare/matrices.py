@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -62,20 +62,46 @@ def identical(left: torch.Tensor, right: torch.Tensor) -> bool:
     """Tell whether two plain tensors hold the same bits, or else the same numbers (zeros of either sign)."""
     if left.shape != right.shape or left.dtype != right.dtype:
         return False
-    if all(torchapi.in_memory(tensor) and tensor.is_contiguous() for tensor in (left, right)):
-        rows = (tensor.detach().reshape(-1).view(torch.uint8) for tensor in (left, right))
-        if same_bytes(*rows):
-            return True
+    rows = [row_of_bytes(tensor) for tensor in (left, right)]
+    if rows[0] is not None and rows[1] is not None and same_bytes(rows[0], rows[1]):
+        return True
     return torch.equal(as_real(left), as_real(right))
 
 
+def same_on_device(pairs: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> list[bool]:
+    """Tell of pairs on a GPU whether they hold the same bits, as far as that is told by waiting for it once."""
+    found = [False] * len(pairs)
+    asked: dict[torch.device, list[tuple[int, torch.Tensor]]] = {}
+    for place, (left, right) in enumerate(pairs):
+        if left.device.type != "cuda" or left.dtype != right.dtype or left.shape != right.shape:
+            continue
+        rows = [row_of_bytes(tensor) for tensor in (left, right)]
+        if rows[0] is not None and rows[1] is not None and rows[1].device == left.device:
+            alike = [(one == other).all() for one, other in pieces_of(rows[0], rows[1])]
+            asked.setdefault(left.device, []).append((place, torch.stack(alike).all()))
+    for flags in asked.values():
+        for (place, _), alike in zip(flags, torch.stack([flag for _, flag in flags]).tolist(), strict=True):
+            found[place] = alike
+    return found
+
+
+def row_of_bytes(tensor: torch.Tensor) -> torch.Tensor | None:
+    """Return the memory of a plain tensor as bytes; None where its numbers do not lie there one after the other."""
+    if not torchapi.in_memory(tensor) or not tensor.is_contiguous():
+        return None
+    return tensor.detach().reshape(-1).view(torch.uint8)
+
+
 def same_bytes(left: torch.Tensor, right: torch.Tensor) -> bool:
-    """Tell whether two rows of bytes are the same, eight of them at a time: one at a time takes eight times as long."""
-    words = left.numel() // 8 * 8
-    if left.numel() != right.numel() or left.storage_offset() % 8 or right.storage_offset() % 8:
-        return torch.equal(left, right)
-    heads = (row[:words].view(torch.int64) for row in (left, right))
-    return torch.equal(*heads) and torch.equal(left[words:], right[words:])
+    """Tell whether two rows of bytes are the same."""
+    return left.numel() == right.numel() and all(torch.equal(*piece) for piece in pieces_of(left, right))
+
+
+def pieces_of(left: torch.Tensor, right: torch.Tensor) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    """Return two rows of bytes, eight as one number where that can be: byte by byte takes eight times as long."""
+    words = 0 if left.storage_offset() % 8 or right.storage_offset() % 8 else left.numel() // 8 * 8
+    pieces = [(left[:words].view(torch.int64), right[:words].view(torch.int64))] if words else []
+    return [*pieces, (left[words:], right[words:])] if words < left.numel() or not words else pieces
 
 
 def working_dtype(dtype: torch.dtype) -> torch.dtype:

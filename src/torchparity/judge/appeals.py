@@ -10,10 +10,11 @@ innocents runs that are right, and are called wrong too
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from torchparity.compare.aggregates import SHARING
+from torchparity.compare.digests import Mark
 from torchparity.compare.expectation import Comparison
 from torchparity.compare.judgement import Tolerance
 from torchparity.compare.leaves import Leaf
@@ -42,6 +43,8 @@ class CandidateRun:
     random_after: RandomState | None = None
     out_of_memory: bool = False
     lost: bool = False
+    # What tells its leaves from those of another run.
+    marks: dict[str, Mark] = field(default_factory=dict)
 
     @property
     def fails(self) -> bool:
@@ -75,12 +78,15 @@ class Appeals:
         for look in range(len(LOOKS)):
             close = {path for entry in candidates for path in entry.suspects}
             again = self.ground.look_closer(close, look)
+            known: dict[int, LeafReport] = {}  # Runs that gave the same share one leaf.
             for entry in candidates:
                 for path, leaf in list(entry.suspects.items()):
                     expectation = self.ground.expectations.get(path)
                     if again and expectation is not None and expectation.deterministic:
                         counted = entry.comparison.reports[path].histogram
-                        judged = expectation.judge(leaf, self.tolerance, spread=False)
+                        if id(leaf) not in known:
+                            known[id(leaf)] = expectation.judge(leaf, self.tolerance, spread=False)
+                        judged = known[id(leaf)]
                         entry.comparison.reports[path] = replace(judged, histogram=judged.histogram or counted)
                     report = entry.comparison.reports[path]
                     last = look == len(LOOKS) - 1

@@ -21,15 +21,16 @@ from typing import Any
 import torch
 
 from torchparity import torchapi
-from torchparity.compare.expectation import Comparison, compare_all
+from torchparity.compare.expectation import Comparison
 from torchparity.compare.leaves import Leaf
 from torchparity.compilers.candidates import Candidate, replays
 from torchparity.errors import ParityError, UsageError
 from torchparity.judge import reasons
-from torchparity.judge.appeals import Appeals, CandidateRun, drew_alike, is_clear
+from torchparity.judge.appeals import Appeals, CandidateRun, drew_alike
 from torchparity.judge.choices import hearing_choices, judge_choices, tuned_to
 from torchparity.judge.coverage import Coverage
-from torchparity.judge.ground import Ground, kept, report_of_none
+from torchparity.judge.ground import Ground, report_of_none
+from torchparity.judge.hearing import Hearing
 from torchparity.judge.holding import Held
 from torchparity.judge.memory import look_at_memory
 from torchparity.judge.otherwise import judge_exactly, judge_replays, judge_without_dropout
@@ -232,7 +233,7 @@ class Oracle:
                 self.ground.runner.hold_inputs = True
             while len(found) < wanted:
                 name = f"{self.candidate.name} {len(found) + 1}"
-                found.append(self.run_compiled(candidate, name, spread=not found))
+                found.append(self.run_compiled(candidate, name, found[-1] if found else None))
                 if found[-1].lost:
                     break
                 if len({entry.fails for entry in found}) > 1:
@@ -241,46 +242,32 @@ class Oracle:
         self._measure()
         return found
 
-    def run_compiled(self, candidate: Callable[..., Any], name: str, *, spread: bool = True) -> CandidateRun:
-        """Run what was built once, and judge every leaf; count how errors are `spread`, or only where they differ."""
+    def run_compiled(
+        self, candidate: Callable[..., Any], name: str, before: CandidateRun | None = None
+    ) -> CandidateRun:
+        """Run what was built once, and judge every leaf that is not what it was in the run `before`."""
         self.ground.announce(name, candidate=True)
         self.coverage.begin()
-        reports: dict[str, LeafReport] = {}
-        suspects: dict[str, Leaf] = {}
+        hearing = Hearing(self.ground, self.tolerance, before, reused=self.recorded)
 
         def consume(leaf: Leaf) -> None:
             self.held.hear(leaf)
-            self.ground.own(leaf.path, lambda: judge(leaf))
-
-        def judge(leaf: Leaf) -> None:
-            if leaf.path in self.ground.fickle:
-                return
-            expectation = self.ground.expectations.get(leaf.path)
-            expected = {} if expectation is None else {leaf.path: expectation}
-            if expectation is not None and not expectation.deterministic:
-                reports[leaf.path] = expectation.undecided()
-                return
-            judged = compare_all(expected, {leaf.path: leaf}, self.tolerance, spread=spread)
-            reports.update(judged.reports)
-            if judged.differing or not is_clear(judged.reports[leaf.path], self.tolerance, 0):
-                suspects[leaf.path] = kept(leaf, reused=self.recorded)
+            self.ground.own(leaf.path, lambda: hearing.judge(leaf))
 
         ending = self.ground.runner.run(candidate, consume, patience=self.ground.patience)
         self.ground.record(name, ending)
         if ending.out_of_memory:
             self.ground.notes.append(reasons.out_of_memory(name))
         if ending.failure is None:
-            seen = {*reports, *self.ground.unjudged, *self.ground.fickle}
-            missing = {path: expectation for path, expectation in self.ground.expectations.items() if path not in seen}
-            reports.update(compare_all(missing, {}, self.tolerance).reports if missing else {})
-        ordered = {path: reports[path] for path in self.ground.expectations if path in reports}
+            hearing.missing()
         return CandidateRun(
-            Comparison({**ordered, **reports}),
-            suspects,
+            Comparison(hearing.ordered),
+            hearing.suspects,
             ending.failure,
             ending.random,
             out_of_memory=ending.out_of_memory,
             lost=ending.lost,
+            marks=hearing.marks,
         )
 
     # --- the decision ----------------------------------------------------------------------------

@@ -15,10 +15,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from torchparity.compare.checksum import fingerprint_of
 from torchparity.errors import BundleError
 from torchparity.records.strangers import parsed, read_json, read_text
 from torchparity.records.wire import must_be
-from torchparity.repro.checksum import fingerprint_of
 from torchparity.repro.seal import is_ours
 
 SCRIPT = "repro.py"

@@ -14,7 +14,7 @@ from typing import Any, BinaryIO
 
 import torch
 
-from torchparity.repro.checksum import PAGE
+from torchparity.compare.checksum import PAGE
 from torchparity.repro.looking import Stored
 from torchparity.repro.values import Storage
 

@@ -15,9 +15,9 @@ from typing import Any
 import torch
 
 from torchparity import torchapi
+from torchparity.compare.checksum import fingerprint
 from torchparity.errors import CaseError
 from torchparity.records.wire import must_be, record_field
-from torchparity.repro.checksum import fingerprint
 
 COMPRESSED = {
     torch.sparse_csr: ("crow_indices", "col_indices"),

@@ -10,7 +10,7 @@ import torch
 
 from torchparity import torchapi
 from torchparity.compare.leaves import Leaf, children_of, class_of, parts_of, walk
-from torchparity.compare.matrices import identical
+from torchparity.compare.matrices import identical, same_on_device
 from torchparity.run.python_state import SCALARS
 from torchparity.run.state import CallInputs, ModelState
 
@@ -107,8 +107,10 @@ def gradient_leaves(prefix: str, inputs: Named, state: ModelState, handed: Conta
 
 def state_leaves(prefix: str, state: ModelState) -> Iterator[Leaf]:
     """Yield parameters, buffers, and attributes of modules that the run has changed."""
-    for name, role, tensor in state.named():
-        yield _changed(f"{prefix}{role}.{name}", role, tensor, state.snapshot.original(tensor))
+    held = [(name, role, tensor, state.snapshot.original(tensor)) for name, role, tensor in state.named()]
+    alike = same_on_device([(tensor, tensor if original is None else original) for *_, tensor, original in held])
+    for (name, role, tensor, original), known in zip(held, alike, strict=True):
+        yield _changed(f"{prefix}{role}.{name}", role, tensor, original, known=known)
     for path, value, original in state.attributes():
         if isinstance(value, torch.Tensor):
             yield _changed(f"{prefix}attribute.{path}", "attribute", value, original)
@@ -134,10 +136,11 @@ def argument_leaves(
             yield Leaf(path=f"{prefix}input.{path}", role="input", value=value)
 
 
-def _changed(path: str, role: str, tensor: torch.Tensor, original: Any) -> Leaf:
+def _changed(path: str, role: str, tensor: torch.Tensor, original: Any, *, known: bool = False) -> Leaf:
+    """Return a leaf by whether it holds what it held, which may be `known`."""
     tensor = torchapi.local_part(tensor)
     original = torchapi.local_part(original) if isinstance(original, torch.Tensor) else original
-    if isinstance(original, torch.Tensor) and unchanged(tensor, original):
+    if isinstance(original, torch.Tensor) and (known or unchanged(tensor, original)):
         return Leaf(path=path, role=role, value=original, changed=False)
     return Leaf(path=path, role=role, value=tensor.detach())
 

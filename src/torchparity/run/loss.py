@@ -26,22 +26,29 @@ def tangents_of(outputs: Any, *, seed: int) -> Tangents:
         if isinstance(leaf, torch.Tensor) and leaf.requires_grad:
             for tensor in differentiable_parts(leaf):
                 tensors.append(tensor)
-    drawn = drawn_tangents(tuple((tuple(tensor.shape), tensor.is_complex()) for tensor in tensors), seed)
+    drawn = drawn_tangents(
+        tuple((tuple(tensor.shape), tensor.is_complex(), drawn_on(tensor)) for tensor in tensors), seed
+    )
     tangents = [one.to(device=tensor.device, dtype=tensor.dtype) for one, tensor in zip(drawn, tensors, strict=True)]
     return tensors, [one.clone() if one is held else one for one, held in zip(tangents, drawn, strict=True)]
 
 
 @functools.lru_cache(maxsize=2)
-def drawn_tangents(shapes: tuple[tuple[tuple[int, ...], bool], ...], seed: int) -> list[torch.Tensor]:
-    """Draw numbers for tensors of some shapes; every run of a check asks for the same ones."""
-    generator = torch.Generator("cpu").manual_seed(seed)
+def drawn_tangents(shapes: tuple[tuple[tuple[int, ...], bool, str], ...], seed: int) -> list[torch.Tensor]:
+    """Draw numbers for tensors of some shapes, on some devices; every run of a check asks for the same ones."""
+    generators: dict[str, torch.Generator] = {}
     found = []
-    for shape, complex_numbers in shapes:
-        drawn = torch.randn(shape, generator=generator, dtype=torch.float32, device="cpu")
-        if complex_numbers:
-            drawn = torch.complex(drawn, torch.randn(shape, generator=generator, dtype=torch.float32, device="cpu"))
-        found.append(drawn)
+    for shape, complex_numbers, device in shapes:
+        if device not in generators:
+            generators[device] = torch.Generator(device).manual_seed(seed)
+        draw = functools.partial(torch.randn, shape, generator=generators[device], dtype=torch.float32, device=device)
+        found.append(torch.complex(draw(), draw()) if complex_numbers else draw())
     return found
+
+
+def drawn_on(tensor: torch.Tensor) -> str:
+    """Return where a tensor's tangent is drawn: a large one takes a CPU longer than the GPU takes for the step."""
+    return str(tensor.device) if tensor.device.type == "cuda" else "cpu"
 
 
 def differentiable_parts(tensor: torch.Tensor) -> list[torch.Tensor]:

@@ -134,7 +134,8 @@ class PythonState:
     def restore(self) -> None:
         """Put everything back."""
         for saved in self.saved:
-            refill(saved.container, saved.held)
+            if saved.container or saved.held:  # Of a module's mappings most are empty.
+                refill(saved.container, saved.held)
         for variable in self.variables:
             variable.restore()
         for generator, state in self.generators:
@@ -145,7 +146,8 @@ class PythonState:
     def changes(self) -> Iterator[tuple[str, Any]]:
         """Yield (path, value) of every tensor in the state, and of every other value that is not what it was."""
         for saved in self.saved:
-            yield from self._changes_in(saved)
+            if saved.container or saved.held:
+                yield from self._changes_in(saved)
         for variable in self.variables:
             value = variable.read()
             if value is not variable.value:

@@ -1,0 +1,42 @@
+"""A leaf by its bits: whoever gives the same again need not be judged again."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import torch
+
+from torchparity import torchapi
+from torchparity.compare.checksum import fingerprint
+from torchparity.compare.leaves import Leaf
+from torchparity.compare.matrices import row_of_bytes
+
+
+@dataclass(frozen=True)
+class Mark:
+    """All that a judgement sees of a leaf, its bits by their digest."""
+
+    facts: Leaf
+    dtype: torch.dtype
+    shape: tuple[int, ...]
+    device: torch.device
+    digest: int | str
+
+
+def mark_of(leaf: Leaf) -> Mark | None:
+    """Return the mark of a leaf that holds plain numbers; None where these do not lie in memory one after the other."""
+    value = leaf.value
+    row = row_of_bytes(value) if isinstance(value, torch.Tensor) else None
+    digest = None if row is None else digest_of(row)
+    if digest is None:
+        return None
+    facts = replace(leaf, value=type(value), original=None)
+    return Mark(facts, value.dtype, tuple(value.shape), value.device, digest)
+
+
+def digest_of(row: torch.Tensor) -> int | str | None:
+    """Return the digest of a row of bytes; None where taking it would take as long as looking at what they mean."""
+    if row.device.type == "cpu":
+        return fingerprint(row)
+    kernels = torchapi.working_kernels(row.device.type, "torchparity.compare.digest_kernels")
+    return None if kernels is None else int(kernels.digest(row))
