@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import os
 import platform
 import subprocess
 import tempfile
@@ -65,6 +66,8 @@ VECTOR_INSTRUCTIONS = "torch._inductor.cpu_vec_isa"
 # What torch reads instead of probing for them.
 VECTORS_WORK = "TORCHINDUCTOR_VEC_ISA_OK"
 CACHE_FOLDER = "torch._inductor.runtime.cache_dir_utils.cache_dir"
+DEFAULT_CACHE_FOLDER = "torch._inductor.runtime.cache_dir_utils.default_cache_dir"
+GRAPH_CACHES = {"inductor.fx_graph_cache": True, "functorch.enable_autograd_cache": True}
 
 
 def list_backends() -> list[str]:
@@ -91,6 +94,25 @@ def fresh_compiler_cache() -> contextlib.AbstractContextManager[Any]:
     """Give the compiler an empty cache folder for the length of the context."""
     context: contextlib.AbstractContextManager[Any] = lookup("torch._inductor.utils.fresh_cache")()
     return context
+
+
+def default_cache_folder() -> str:
+    """Return the folder that the compiler uses where nobody names another."""
+    return str(lookup(DEFAULT_CACHE_FOLDER)())
+
+
+@contextlib.contextmanager
+def remembering_graphs(folder: Path) -> Iterator[None]:
+    """Let the compiler keep what it makes of graphs in a folder, and use what is there."""
+    places = {"TORCHINDUCTOR_CACHE_DIR": str(folder), "TRITON_CACHE_DIR": str(folder / "triton")}
+    before = {name: os.environ.get(name) for name in places}
+    os.environ.update(places)
+    try:
+        with patched_config(GRAPH_CACHES):
+            yield
+    finally:
+        for name, value in before.items():
+            os.environ.pop(name, None) if value is None else os.environ.update({name: value})
 
 
 def dynamo_repro_settings() -> dict[str, Any]:

@@ -16,6 +16,7 @@ from torchparity.records import Blame, ProgressCallback, Story, Verdict
 from torchparity.records.wire import record_from
 from torchparity.request import Request
 from torchparity.run.target import Target
+from torchparity.verbs.remembering import home_of_checks
 from torchparity.workers.outcome import Ending, Limits, Outcome
 from torchparity.workers.pool import Pool
 
@@ -55,6 +56,7 @@ def ask(
         "request": request_to_json(request),
         "folder": str((folder or Path()).resolve()),
         "named": named,
+        "home": home_of_checks(),
     }
     return pool.submit(JOB, payload, limits=limits, on_phase=hear).result()
 

@@ -31,6 +31,7 @@ from torchparity.verbs.apart import VERDICT
 from torchparity.verbs.capture import captured
 from torchparity.verbs.explain import told_by_dynamo
 from torchparity.verbs.failing import candidates, examine
+from torchparity.verbs.remembering import remembering
 
 Announce = Callable[[str], None]
 
@@ -40,7 +41,11 @@ def target_job(payload: dict[str, Any], announce: Announce) -> dict[str, Any]:
     target, request = Target(**payload["target"]), request_from_json(payload["request"])
     try:
         subject = replace(target.load(), name=target.title()) if payload["named"] else target.load()
-        return WORK[payload["work"]](subject, request, Path(payload["folder"]), announce)
+        # Which kernels were chosen is told by choosing them; other work patches the compiler.
+        alike = payload["work"] == "check" and not (request.mode or "").startswith("max-autotune")
+        asked = {"target": payload["target"], "request": payload["request"]}
+        with remembering(payload["home"] if alike else None, asked):
+            return WORK[payload["work"]](subject, request, Path(payload["folder"]), announce)
     except ParityError as error:
         return {"error": error.to_data()}
 
