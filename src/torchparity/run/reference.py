@@ -25,6 +25,9 @@ from torchparity.run.shadows import PROMOTED, Shadows
 # Operations that fill a tensor with what one other rank sends to this one.
 RECEIVES = ("recv_", "recv_any_source_")
 
+# Operations that count from where a storage begins: their shadows must lie where they lie.
+SEES_STORAGE = ("as_strided_copy", "as_strided_scatter")
+
 
 class NeedsPlainKernels(Exception):
     """An operation has no float64 form: the run must be made again with the plain kernels."""
@@ -63,9 +66,22 @@ class Reference(Watch):
         # Whether the model looks at a random number, and may decide by it what to run.
         self.random_read = False
         self.poisoned = 0
+        self._lending: list[contextlib.AbstractContextManager[None]] = []
         self._random: dict[int, Any] = {}
         self._indices: dict[int, tuple[Any, tuple[int, ...], Origin]] = {}
         self._collected: dict[int, Any] = {}
+
+    def __enter__(self) -> Reference:
+        """Watch, and hear of memory that is handed out: nobody sees what is written to it."""
+        heard = contextlib.nullcontext() if self._lending else torchapi.memory_handed_out(self.shadows.lend)
+        heard.__enter__()
+        self._lending.append(heard)
+        super().__enter__()
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        super().__exit__(*error)
+        self._lending.pop().__exit__(*error)
 
     def operate(self, func: Callable[..., Any], traits: Traits, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run one operation on the real tensors, then on their shadows."""
@@ -79,6 +95,11 @@ class Reference(Watch):
             raise NeedsPlainKernels(traits.name)
         written = written_tensors(traits, args, kwargs)
         written_floats = [tensor for tensor in written if tensor.dtype in PROMOTED]
+        for tensor in written:
+            if tensor.dtype not in PROMOTED:
+                self.shadows.forget(tensor)  # Bits of floats, seen as integers: they are what they are made.
+        if traits.name in SEES_STORAGE and args[0].dtype in PROMOTED:
+            self.shadows.materialise(args[0])
         early: tuple[Any, Any] | None = None
         if written_floats:
             for tensor in written_floats:

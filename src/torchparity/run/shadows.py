@@ -29,6 +29,8 @@ class Shadows:
     def __init__(self) -> None:
         self._entries: dict[int, tuple[Any, torch.dtype, torch.Tensor]] = {}
         self._objects: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
+        # Storages that somebody else may write to, unseen: what they hold is taken as it is.
+        self._lent: dict[int, Any] = {}
         self._new_bytes = 0
         self._live_bytes = 0
 
@@ -70,6 +72,8 @@ class Shadows:
         twin = self._twin(tensor)
         if twin is not None:
             return twin
+        if self._is_lent(tensor):
+            return tensor.detach().to(PROMOTED[tensor.dtype])
         if not torchapi.has_memory(tensor):
             self._objects[id(tensor)] = (tensor, tensor.detach().to(PROMOTED[tensor.dtype]))
             return self._objects[id(tensor)][1]
@@ -89,6 +93,8 @@ class Shadows:
         if not torchapi.has_memory(tensor):
             if torchapi.has_values(tensor):
                 self._objects[id(tensor)] = (tensor, value)
+            return
+        if self._is_lent(tensor):
             return
         if self._twin(tensor) is None:
             elements = tensor.untyped_storage().nbytes() // tensor.element_size()
@@ -123,6 +129,17 @@ class Shadows:
             del self._entries[key]
         self._new_bytes = 0
         self._live_bytes = sum(flat.numel() * flat.element_size() for _, _, flat in self._entries.values())
+
+    def lend(self, storage: torch.UntypedStorage) -> None:
+        """Hear that somebody else has a storage's memory from now on."""
+        key = torchapi.key_of_storage(storage)
+        self._entries.pop(key, None)
+        self._lent[key] = torchapi.StorageWeakRef(storage)
+
+    def _is_lent(self, tensor: torch.Tensor) -> bool:
+        key = torchapi.storage_key(tensor) if self._lent else None
+        entry = self._lent.get(key) if key is not None else None
+        return entry is not None and not entry.expired()
 
     def forget(self, tensor: torch.Tensor) -> None:
         """Drop a shadow that is no longer wanted."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import sys
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -17,6 +18,9 @@ ALLOCATORS = ("empty_strided_cpu", "empty_strided_cuda", "empty_strided_xpu")
 FACTORIES = ("empty", "empty_like", "empty_strided", "zeros", "zeros_like")
 METHODS = ("new_empty", "new_zeros", "clone")
 Allocate = Callable[..., torch.Tensor]
+# What hands a tensor's memory to somebody who may write to it unseen: NumPy, another library, a user's own kernel.
+HANDS_OUT = ("numpy", "__array__", "__dlpack__", "data_ptr")
+WRITES_BYTES = ("copy_", "fill_", "__setitem__")
 
 
 def storage_inside(buffer: torch.Tensor, first: int, count: int) -> torch.UntypedStorage:
@@ -56,3 +60,28 @@ def allocating(replaced_by: Callable[[Allocate], Allocate], *, factories: bool) 
     finally:
         for holder, name, own, allocate in before:
             setattr(holder, name, allocate) if own else delattr(holder, name)
+
+
+@contextlib.contextmanager
+def memory_handed_out(hear: Callable[[torch.UntypedStorage], None]) -> Iterator[None]:
+    """Hear of every storage whose memory Python hands to others, or writes to by bytes: no operation tells of that."""
+
+    def telling(method: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(method)
+        def told(owner: Any, *args: Any, **kwargs: Any) -> Any:
+            with contextlib.suppress(NotImplementedError, RuntimeError):  # Some tensors have none.
+                hear(owner if isinstance(owner, torch.UntypedStorage) else owner.untyped_storage())
+            return method(owner, *args, **kwargs)
+
+        return told
+
+    holders: list[tuple[Any, str]] = [(torch.Tensor, name) for name in HANDS_OUT]
+    holders += [(torch.UntypedStorage, name) for name in WRITES_BYTES]
+    before = [(holder, name, name in vars(holder), getattr(holder, name)) for holder, name in holders]
+    for holder, name, _, method in before:
+        setattr(holder, name, telling(method))
+    try:
+        yield
+    finally:
+        for holder, name, own, method in before:
+            setattr(holder, name, method) if own else delattr(holder, name)

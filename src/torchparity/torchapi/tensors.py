@@ -19,9 +19,14 @@ NO_TENSORS = frozenset((type(None), bool, int, float, complex, str, torch.dtype,
 def storage_key(tensor: torch.Tensor) -> int | None:
     """Return the identity of a tensor's storage, or None where it has none (sparse, wrappers)."""
     try:
-        return int(tensor.untyped_storage()._cdata)
+        return key_of_storage(tensor.untyped_storage())
     except (NotImplementedError, RuntimeError):
         return None
+
+
+def key_of_storage(storage: torch.UntypedStorage) -> int:
+    """Return the identity of a storage."""
+    return int(storage._cdata)
 
 
 def negative_view(tensor: torch.Tensor) -> torch.Tensor:
