@@ -11,7 +11,7 @@ from torchparity.compare.statistics import FloatBaseline
 from torchparity.records import Histogram
 
 # Of a larger leaf, this many elements, evenly spaced, are counted.
-SAMPLE = 1 << 16
+SAMPLE = 1 << 14
 # Errors below this share of the largest are counted with the smallest bin: a page has only so much room.
 BINS = 48
 # The powers of two that a double may have: the least, and how many there are.

@@ -25,9 +25,7 @@ SEND_SECONDS = 60.0
 LEAVE_SECONDS = 10.0
 # Where the compiler stack remembers results of earlier processes. Generated code stays: its name is its content.
 MEMORIES_OFF = {
-    "TORCHINDUCTOR_FX_GRAPH_CACHE": "0",
     "TORCHINDUCTOR_FX_GRAPH_REMOTE_CACHE": "0",
-    "TORCHINDUCTOR_AUTOGRAD_CACHE": "0",
     "TORCHINDUCTOR_AUTOGRAD_REMOTE_CACHE": "0",
     "TORCHINDUCTOR_AUTOTUNE_REMOTE_CACHE": "0",
     "TORCHINDUCTOR_BUNDLED_AUTOTUNE_REMOTE_CACHE": "0",
@@ -36,6 +34,8 @@ MEMORIES_OFF = {
     # A pool of compile workers would be started in every query, and end with it.
     "TORCHINDUCTOR_COMPILE_THREADS": "1",
 }
+# What was made of graphs: off, but for a check that is asked once more (`verbs/remembering.py`).
+GRAPHS_OFF = {"TORCHINDUCTOR_FX_GRAPH_CACHE": "0", "TORCHINDUCTOR_AUTOGRAD_CACHE": "0"}
 # Only until the server is warm: without these numpy would start threads, and torch the CUDA driver.
 WHILE_WARMING = {
     "OPENBLAS_NUM_THREADS": "1",
@@ -73,7 +73,7 @@ class Connection:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
-                env=_environment(mark, lent_to(root) if foreign else str(PACKAGE.parent)),
+                env=_environment(mark, lent_to(root) if foreign else str(PACKAGE.parent), compilers=compilers),
                 start_new_session=True,
             )
             self.socket = ours
@@ -140,9 +140,11 @@ def lent_to(root: Path) -> str:
     return str(folder)
 
 
-def _environment(mark: str, here: str) -> dict[str, str]:
+def _environment(mark: str, here: str, *, compilers: bool) -> dict[str, str]:
     search = os.pathsep.join(filter(None, [here, os.environ.get("PYTHONPATH")]))
-    return {**os.environ, **MEMORIES_OFF, **WHILE_WARMING, MARK: mark, "PYTHONPATH": search}
+    found = {**os.environ, **GRAPHS_OFF, **MEMORIES_OFF, **WHILE_WARMING, MARK: mark, "PYTHONPATH": search}
+    # Settings that stand here when a compiler is imported cannot be changed later; who warms up turns them off himself.
+    return {name: value for name, value in found.items() if not (compilers and name in GRAPHS_OFF)}
 
 
 @contextlib.contextmanager

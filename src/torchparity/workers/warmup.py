@@ -21,6 +21,7 @@ import torch
 
 from torchparity import torchapi
 from torchparity.errors import TorchVersionError
+from torchparity.workers.connection import GRAPHS_OFF
 
 # Processes that wait for a query with a GPU that is started.
 SPARES = 2
@@ -36,7 +37,7 @@ def warm_up(preload: list[str], *, compilers: bool, still_wanted: Callable[[], b
     steps: list[Callable[[], Any]] = [functools.partial(importlib.import_module, name) for name in preload]
     if compilers:
         steps += [functools.partial(_attempt, name) for name in (*torchapi.COMPILER_MODULES, *OTHERS)]
-        steps += [_forget_tuning, torchapi.list_backends, platform.platform, _probe_vector_instructions]
+        steps += [_forget_results, torchapi.list_backends, platform.platform, _probe_vector_instructions]
     if compilers and not torchapi.has_gpu():  # Tracing the patterns would start CUDA, and no fork could use it then.
         steps += [_trace_patterns]
     for step in steps:
@@ -66,10 +67,14 @@ def _attempt(path: str) -> Any:
     return None
 
 
-def _forget_tuning() -> None:
-    settings = torchapi.config_module("inductor")
-    if hasattr(settings, "autotune_local_cache"):
-        settings.autotune_local_cache = False
+def _forget_results() -> None:
+    """Turn off what remembers results of compiling, here and in what queries start."""
+    for key in ("inductor.autotune_local_cache", *torchapi.GRAPH_CACHES):
+        area, name = key.split(".")
+        settings = torchapi.config_module(area)
+        if hasattr(settings, name):
+            setattr(settings, name, False)
+    os.environ.update(GRAPHS_OFF)
 
 
 def _trace_patterns() -> None:
