@@ -84,16 +84,20 @@ class FloatBaseline:
     def _split(self, reference: torch.Tensor | None) -> None:
         """Hold the truth as a correction to eager, or whole where something is not finite."""
         truth = None if reference is None else matrix(reference, self.layout)
-        finite = all_finite(self.eager) and (truth is None or all_finite(truth))
-        if not finite:
-            self.truth = self.eager.to(torch.float64) if truth is None else truth.to(torch.float64)
-            self.finite = torch.isfinite(self.eager) & torch.isfinite(self.truth)
+        correction: torch.Tensor | None = None
+        if truth is not None:
+            correction = torch.empty(truth.shape, dtype=self.work, device=self.device)
+            for rows, columns in self.layout.blocks(self.device):
+                correction[rows, columns] = truth[rows, columns] - self.eager[rows, columns]
+        # What is not finite in either is not finite in the difference.
+        if all_finite(self.eager if correction is None else correction):
+            self.correction = correction
             return
-        if truth is None:
+        if truth is not None and all_finite(self.eager) and all_finite(truth):  # So far apart that float32 overflows.
+            self.correction = correction
             return
-        self.correction = torch.empty(truth.shape, dtype=self.work, device=self.device)
-        for rows, columns in self.layout.blocks(self.device):
-            self.correction[rows, columns] = truth[rows, columns] - self.eager[rows, columns]
+        self.truth = self.eager.to(torch.float64) if truth is None else truth.to(torch.float64)
+        self.finite = torch.isfinite(self.eager) & torch.isfinite(self.truth)
 
     def _begin_at_once(self, reference: torch.Tensor | None) -> bool:
         """Do all of the beginning in one pass; return False where something is not finite or not normal."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from torchparity.compare.digests import Mark, mark_of
 from torchparity.compare.expectation import compare_all
 from torchparity.compare.judgement import Tolerance
@@ -28,7 +30,7 @@ class Hearing:
         if expectation is not None and not expectation.deterministic:
             self.reports[leaf.path] = expectation.undecided()
             return
-        if self._told_before(leaf):
+        if self._told_before(leaf, None if expectation is None else expectation.leaf.value):
             return
         expected = {} if expectation is None else {leaf.path: expectation}
         # How errors are spread is counted in the first run, and where they differ.
@@ -37,9 +39,9 @@ class Hearing:
         if judged.differing or not is_clear(judged.reports[leaf.path], self.tolerance, 0):
             self.suspects[leaf.path] = kept(leaf, reused=self.reused)
 
-    def _told_before(self, leaf: Leaf) -> bool:
+    def _told_before(self, leaf: Leaf, eager: Any) -> bool:
         """Take over what was said of the same bits in the run before, where they are the same."""
-        mark = mark_of(leaf) if leaf.changed else None
+        mark = mark_of(leaf, eager) if leaf.changed else None
         if mark is None:
             return False
         self.marks[leaf.path] = mark
