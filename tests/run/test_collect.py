@@ -33,7 +33,9 @@ def test_one_other_number_is_seen_wherever_it_lies(dtype):
                 assert not unchanged(held, other.to(dtype)), (size, first, place)
 
 
-@pytest.mark.parametrize("seen_as", [torch.Tensor.conj, torch.Tensor.t, lambda tensor: tensor.conj().imag], ids=str)
+@pytest.mark.parametrize(
+    "seen_as", [torch.Tensor.conj, torch.Tensor.t, lambda tensor: tensor.conj().imag], ids=["conj", "t", "imag"]
+)
 def test_a_view_is_compared_by_its_numbers(seen_as):
     numbers = torch.randn(3, 4, dtype=torch.complex64)
     assert unchanged(seen_as(numbers), seen_as(numbers.clone()))
