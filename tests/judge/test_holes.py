@@ -96,12 +96,12 @@ def test_parameters_that_lie_in_a_file_are_left_alone(tmp_path: Path) -> None:
 
 
 def test_an_error_of_our_own_judgement_is_no_verdict_on_the_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
-    import torchparity.judge.oracle as oracle
+    from torchparity.judge import hearing
 
     def broken(*args: Any, **options: Any) -> Any:
         raise ZeroDivisionError("ours")
 
-    monkeypatch.setattr(oracle, "compare_all", broken)
+    monkeypatch.setattr(hearing, "compare_all", broken)
 
     verdict = check(torch.nn.ReLU(), (torch.randn(4),), backend="aot_eager")
 
