@@ -5,7 +5,7 @@
 check    a transformer, bfloat16, forward and backward: ours and stock's `same_two_models`, time and peak memory
 leaf     one leaf of 2^28 floats: beginning, a sample, a judgement; against what memory itself allows
 isolate  `check` of a tiny model from the command line, isolated and not
-queries  the same check asked of a pool again and again, with and without processes that wait; and in one process
+queries  the same check asked of a pool and in one process, by turns, again and again
 hostile  200 candidates in random order (asserts, writes outside, no memory, leaks, hangs, exits, good ones)
 faults   kernels that assert, reach out of bounds or never end: what a check says of each
 injected PyTorch's own planted bugs, in a transformer of twelve blocks: what `diagnose` says of each
@@ -304,32 +304,29 @@ def bench_isolate(console: Console, options: argparse.Namespace) -> None:
 
 
 def bench_queries(console: Console, options: argparse.Namespace) -> None:
-    """What one question costs, from the second on."""
-    table = Table("how", "seconds of each query", "the third and after, against one process")
+    """What one question costs, from the second on: in a process of a pool and in this one, by turns."""
+    asked: dict[str, list[float]] = {"a pool": [], "one process": []}
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "model.py")
         path.write_text(BLOCKS, encoding="utf-8")
         target, request = Target(f"{path}:make"), request_for("check", {})
-        subject = target.load()
-        alone = []
-        for _ in range(options.queries):
-            began = time.perf_counter()
-            torchparity.check(subject)
-            alone.append(time.perf_counter() - began)
-        table.add_row("one process", " ".join(f"{seconds:.2f}" for seconds in alone), "")
-        for spares in (0, None):
-            with Pool(workers=1, preload=PRELOAD, spares=spares) as pool:
-                pool.wait_until_ready()
-                asked = []
-                for _ in range(options.queries):
-                    began = time.perf_counter()
-                    verdict = checked_apart(target, request, pool, Limits(seconds=300.0))
-                    asked.append(time.perf_counter() - began)
-                    console.print(verdict.status.value, *(f"{run.name} {run.seconds:.2f}" for run in verdict.runs))
-            ratio = statistics_of.median(asked[2:]) / statistics_of.median(alone[2:])
-            how = "a pool" if spares == 0 else "a pool whose processes wait"
-            table.add_row(how, " ".join(f"{seconds:.2f}" for seconds in asked), f"{ratio:.2f}")
-    console.print(table)
+        subject = None
+        with Pool(workers=1, preload=PRELOAD) as pool:
+            pool.wait_until_ready()
+            for _ in range(options.queries):
+                began = time.perf_counter()
+                verdict = checked_apart(target, request, pool, Limits(seconds=300.0))
+                asked["a pool"].append(time.perf_counter() - began)
+                console.print(verdict.status.value, *(f"{run.name} {run.seconds:.2f}" for run in verdict.runs))
+                subject = subject or target.load()
+                began = time.perf_counter()
+                torchparity.check(subject)
+                asked["one process"].append(time.perf_counter() - began)
+    table = Table("how", "seconds of each query", "median of the second and after")
+    medians = {how: statistics_of.median(seconds[1:]) for how, seconds in asked.items()}
+    for how, seconds in asked.items():
+        table.add_row(how, " ".join(f"{second:.2f}" for second in seconds), f"{medians[how]:.2f}")
+    console.print(table, f"ratio {medians['a pool'] / medians['one process']:.2f}")
 
 
 # What a check says of each hostile candidate.

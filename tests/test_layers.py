@@ -29,7 +29,7 @@ LAYERS = (
     ("run", "faults"),
     ("compare", "report"),
     ("records", "request", "torchapi"),
-    ("errors", "version"),
+    ("errors", "stack", "version"),
 )
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
 FILES = sorted(ROOT.rglob("*.py"))

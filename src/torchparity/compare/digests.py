@@ -51,5 +51,10 @@ def digest_of(row: torch.Tensor) -> int | str | None:
     """Return the digest of a row of bytes; None where taking it would take as long as looking at what they mean."""
     if row.device.type == "cpu":
         return fingerprint(row)
-    kernels = torchapi.working_kernels(row.device.type, "torchparity.compare.digest_kernels")
+    kernels = digest_kernels(row.device.type)
     return None if kernels is None else int(kernels.digest(row))
+
+
+def digest_kernels(kind: str) -> Any:
+    """Return what takes digests on devices that Triton knows; None where it is not to be had."""
+    return torchapi.working_kernels(kind, "torchparity.compare.digest_kernels")

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from torchparity import errors, torchapi
+from torchparity.compare.digests import digest_kernels
 from torchparity.compare.statistics import leaf_kernels
 from torchparity.judge import reasons
 from torchparity.judge.cases import judge_bundle
@@ -37,8 +38,8 @@ Announce = Callable[[str], None]
 
 def prepare_device() -> None:
     """Have the kernels ready that every check on a GPU needs; workers call it while they wait for a query."""
-    leaf_kernels("cuda")
-    noise_kernels("cuda")
+    for kernels in (leaf_kernels, noise_kernels, digest_kernels):
+        kernels("cuda")
 
 
 def answer(judge: Callable[[ProgressCallback], Verdict], announce: Announce) -> dict[str, Any]:

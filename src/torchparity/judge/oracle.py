@@ -51,6 +51,7 @@ from torchparity.records import (
 from torchparity.run.environment import environment
 from torchparity.run.plan import Plan
 from torchparity.run.subject import Subject
+from torchparity.stack import roomy
 
 FLAKY_RUNS = 5
 # Where a device records and replays: the first run warms up, the second is recorded, and so many are replays.
@@ -80,6 +81,7 @@ class Oracle:
 
     # --- the whole -------------------------------------------------------------------------------
 
+    @roomy
     def judge(self) -> Verdict:
         """Return the verdict, and leave the model as it was found."""
         try:

@@ -67,7 +67,11 @@ VECTOR_INSTRUCTIONS = "torch._inductor.cpu_vec_isa"
 VECTORS_WORK = "TORCHINDUCTOR_VEC_ISA_OK"
 CACHE_FOLDER = "torch._inductor.runtime.cache_dir_utils.cache_dir"
 DEFAULT_CACHE_FOLDER = "torch._inductor.runtime.cache_dir_utils.default_cache_dir"
-GRAPH_CACHES = {"inductor.fx_graph_cache": True, "functorch.enable_autograd_cache": True}
+RESULT_CACHES = {
+    "inductor.fx_graph_cache": True,
+    "inductor.autotune_local_cache": True,
+    "functorch.enable_autograd_cache": True,
+}
 
 
 def list_backends() -> list[str]:
@@ -108,7 +112,7 @@ def remembering_graphs(folder: Path) -> Iterator[None]:
     before = {name: os.environ.get(name) for name in places}
     os.environ.update(places)
     try:
-        with patched_config(GRAPH_CACHES):
+        with patched_config(RESULT_CACHES):
             yield
     finally:
         for name, value in before.items():

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from torchparity import torchapi
+from torchparity.stack import roomy
 from torchparity.workers import processes
 from torchparity.workers.frames import BODY_LIMIT, Frame, FrameReader, pack
 from torchparity.workers.outcome import Ending, ErrorFacts
@@ -83,6 +84,7 @@ def ordered(orders: int, answer: int) -> Frame:
     return frame
 
 
+@roomy
 def live(*, job: str, payload: bytes, path: list[str], cwd: str | None, answer: int) -> None:
     """Call the job and write what came of it. Returns in the process that was forked for it, and in no copy of it."""
     me = os.getpid()

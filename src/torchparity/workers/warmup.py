@@ -39,7 +39,7 @@ def warm_up(preload: list[str], *, compilers: bool, still_wanted: Callable[[], b
         steps += [functools.partial(_attempt, name) for name in (*torchapi.COMPILER_MODULES, *OTHERS)]
         steps += [_forget_results, torchapi.list_backends, platform.platform, _probe_vector_instructions]
     if compilers and not torchapi.has_gpu():  # Tracing the patterns would start CUDA, and no fork could use it then.
-        steps += [_trace_patterns]
+        steps += [functools.partial(_trace_patterns, torch.device("cpu"))]
     for step in steps:
         if not still_wanted():
             return
@@ -56,7 +56,7 @@ def prepare(preload: list[str], *, compilers: bool) -> None:
     with contextlib.suppress(Exception):  # Whatever does not work here is the query's to meet.
         torchapi.start_device()
         if compilers and torchapi.has_gpu():
-            _trace_patterns()
+            _trace_patterns(torch.device("cuda", torch.cuda.current_device()))
         for name in preload:
             getattr(sys.modules.get(name), "prepare_device", lambda: None)()
 
@@ -69,7 +69,7 @@ def _attempt(path: str) -> Any:
 
 def _forget_results() -> None:
     """Turn off what remembers results of compiling, here and in what queries start."""
-    for key in ("inductor.autotune_local_cache", *torchapi.GRAPH_CACHES):
+    for key in torchapi.RESULT_CACHES:
         area, name = key.split(".")
         settings = torchapi.config_module(area)
         if hasattr(settings, name):
@@ -77,8 +77,11 @@ def _forget_results() -> None:
     os.environ.update(GRAPHS_OFF)
 
 
-def _trace_patterns() -> None:
-    """Build inductor's tables of patterns, 0.5 s, without the progress bar that would start a thread."""
+def _trace_patterns(device: torch.device) -> None:
+    """Build inductor's tables of patterns, 0.5 s, without the progress bar that would start a thread.
+
+    Those of another device would stand beside the ones that a compilation adds, and be tried as well.
+    """
     bar = _attempt("tqdm.tqdm")
     interval = getattr(bar, "monitor_interval", None)
     if bar is not None:
@@ -87,7 +90,7 @@ def _trace_patterns() -> None:
         initialise = _attempt(torchapi.PATTERN_TABLES.format(name))
         if initialise is not None:
             # A cache keyed by its arguments: this is how the compiler itself calls it.
-            initialise(torch.device("cpu")) if name == "joint_graph" else initialise()
+            initialise(device) if name == "joint_graph" else initialise()
     if bar is not None:
         bar.monitor_interval = interval
 
