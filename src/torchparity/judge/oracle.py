@@ -33,7 +33,7 @@ from torchparity.judge.ground import Ground, report_of_none
 from torchparity.judge.hearing import Hearing
 from torchparity.judge.holding import Held
 from torchparity.judge.memory import look_at_memory
-from torchparity.judge.otherwise import judge_exactly, judge_replays, judge_without_dropout
+from torchparity.judge.otherwise import judge_closely, judge_exactly, judge_replays, judge_without_dropout
 from torchparity.judge.pooled import Pooled, report_of
 from torchparity.judge.settings import Settings
 from torchparity.records import (
@@ -89,6 +89,8 @@ class Oracle:
                 verdict = self.judge_once()
                 if verdict.status is Status.UNKNOWN and self.built is not None:
                     verdict = judge_without_dropout(self, verdict)
+                if self._may_look_again(verdict) and self.tolerance.relative is None and not torchapi.is_distributed():
+                    verdict = judge_closely(self, verdict)
                 if self._may_look_again(verdict) and self.replaying and not torchapi.is_distributed():
                     verdict = judge_replays(self, verdict)
                 if self._may_look_again(verdict) and self.settings.exact:

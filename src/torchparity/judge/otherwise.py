@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -20,6 +21,13 @@ from torchparity.run.undropped import dropouts_of, without_dropout
 
 if TYPE_CHECKING:
     from torchparity.judge.oracle import Oracle
+
+
+# From this share of the threshold on a leaf comes close to it: correct compilers stay below (docs/design/threshold.md).
+CLOSE_SHARE = 0.5
+# Data on which one that comes close is looked at again.
+CLOSE_LOOKS = 4
+HALVES = ("float16", "bfloat16")
 
 
 def judge_exactly(oracle: Oracle, verdict: Verdict) -> Verdict:
@@ -46,11 +54,44 @@ def judge_replays(oracle: Oracle, verdict: Verdict) -> Verdict:
     except (ParityError, RuntimeError) as error:  # There may be no room for it: what was found stands.
         return replace(verdict, reasons=(*verdict.reasons, reasons.not_on_other_data(error)))
     runs, seconds = (*verdict.runs, *found.runs), time.perf_counter() - oracle.started
-    # Where the model itself raises, that is the data's fault, and the data are our own.
-    model_raises = any(run.name == EAGER and run.ending == "raised" for run in found.runs)
-    if found.status is Status.DIFFERS and not model_raises:
+    if found.status is Status.DIFFERS and not raises_by_itself(found):
         verdict = taken_over(verdict, found, (reasons.on_other_data(), *found.reasons))
     return replace(verdict, runs=runs, seconds=seconds)
+
+
+def judge_closely(oracle: Oracle, verdict: Verdict) -> Verdict:
+    """Where a leaf comes close to differing, look at it on other data: a wrong result is not always so well hidden.
+
+    Not in half precision: there, closeness is usual, and all leaves are judged together.
+    """
+    threshold = oracle.tolerance.threshold
+    scores = [max(leaf.score, leaf.aggregate_score) for leaf in verdict.leaves]
+    # What is beyond the threshold, and SAME, was excused.
+    close = [score for score in scores if CLOSE_SHARE * threshold < score <= threshold]
+    halves = oracle.plan.autocast or any(leaf.dtype in HALVES for leaf in verdict.leaves)
+    if verdict.status is not Status.SAME or not close or halves:
+        return verdict
+    for look in range(1, CLOSE_LOOKS + 1):
+        data = functools.partial(other_data, look)
+        try:
+            found = judge_on(oracle, data, exact=False, on_other_data=True)
+        except (ParityError, RuntimeError):  # There may be no room for it: what was found stands.
+            break
+        verdict = replace(verdict, runs=(*verdict.runs, *found.runs), seconds=time.perf_counter() - oracle.started)
+        if found.status is Status.DIFFERS and not raises_by_itself(found):
+            why = (reasons.closely(max(close), look), *found.reasons)
+            return replace(taken_over(verdict, found, why), runs=verdict.runs, seconds=verdict.seconds)
+    return verdict
+
+
+def other_data(look: int, subject: Subject, seed: int) -> contextlib.AbstractContextManager[Subject]:
+    """Yield a subject with the data of one more look."""
+    return with_other_data(subject, seed + look)
+
+
+def raises_by_itself(found: Verdict) -> bool:
+    """Tell whether the model itself raises, which is the data's fault where the data are our own."""
+    return any(run.name == EAGER and run.ending == "raised" for run in found.runs)
 
 
 def judge_without_dropout(oracle: Oracle, verdict: Verdict) -> Verdict:

@@ -154,6 +154,11 @@ def on_other_data() -> str:
     return "replayed with other inputs and updated parameters, the compiled model gives other numbers (CUDA graphs)"
 
 
+def closely(score: float, look: int) -> str:
+    """Say that a leaf came close to differing on the model's own data, and that others show it."""
+    return f"close to differing on its own data (score {score:.1f}), and beyond it on other data (look {look})"
+
+
 def given_out_again(path: str, other: str) -> str:
     """Say that a later call writes over what an earlier one returned."""
     whose = "itself" if path == other else other
