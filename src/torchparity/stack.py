@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeVar
 
-# The frame asks for 4.6 MiB and gets a chunk of 8; the rest holds thousands. What is not used takes no memory.
-WORDS = 600_000
+# The frame asks for 1.1 MiB and gets a chunk of 2; the rest holds some 2,000 frames. What is not used takes no memory.
+WORDS = 140_000
 
 Called = TypeVar("Called", bound=Callable[..., object])
 
