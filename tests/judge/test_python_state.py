@@ -57,6 +57,18 @@ def enclosed() -> Callable[[torch.Tensor], torch.Tensor]:
     return run
 
 
+def remembering(x: torch.Tensor, seen: list[int] = [], *, table: dict[str, int] = {}) -> torch.Tensor:  # noqa: B006
+    seen.append(len(seen))
+    table["calls"] = table.get("calls", 0) + 1
+    return x * len(seen) + table["calls"]
+
+
+class Remembering(torch.nn.Module):
+    def forward(self, x: torch.Tensor, seen: list[int] = []) -> torch.Tensor:  # noqa: B006
+        seen.append(len(seen))
+        return x * len(seen)
+
+
 @dataclass
 class Counter:
     count: int = 0
@@ -87,6 +99,8 @@ MODELS: dict[str, Callable[[], Any]] = {
     "a list of a closure": closure,
     "a variable of a closure": enclosed,
     "attributes": Keeping,
+    "defaults of a function": lambda: remembering,
+    "defaults of a module": Remembering,
 }
 
 
@@ -124,6 +138,10 @@ def test_a_change_that_is_lost_or_made_twice_differs() -> None:
     run = closure()
     held = run.__closure__[0].cell_contents  # type: ignore[attr-defined]
     assert differing(run, held.clear) == ["attribute.held[0]"]
+
+    (seen,) = remembering.__defaults__ or ()
+    assert differing(remembering, seen.clear) == ["attribute.remembering(seen)[0]"]
+    assert differing(remembering, lambda: seen.append(4)) == ["attribute.remembering(seen)[1]"]
 
     model = Keeping()
     assert differing(model, lambda: setattr(model, "_private", 0)) == ["attribute._private"]

@@ -32,6 +32,13 @@ def test_every_kind_has_scripts_that_are_python(kind):
         assert len(script.text.strip().splitlines()) <= 25
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_program_that_does_not_import_torch_has_scripts_that_do(kind):
+    text = PROGRAM.replace("import torch\n", "from torch import ones\n").replace("torch.ones", "ones")
+    for script in scripts(text, kind, ("output",), request_for("check", {})):
+        assert script.text.splitlines().count("import torch") == 1
+
+
 def test_defaults_leave_no_trace():
     for script in scripts(PROGRAM, "value", ("output",), request_for("check", {})):
         assert "run(torch.compile)" in script.text

@@ -8,8 +8,9 @@ from tests.report.samples import HOSTILE, diagnosis, hostile, leaf
 
 from torchparity.errors import UsageError
 from torchparity.judge.isolated import verdict_of
-from torchparity.records import UNCHANGED, Histogram, Status, Tuned
+from torchparity.records import UNCHANGED, Histogram, SmallProgram, Status, Tuned
 from torchparity.report.charts import curve, histogram
+from torchparity.report.lines import script_line
 from torchparity.report.machine import plain_data
 from torchparity.report.page import (
     heat,
@@ -22,6 +23,7 @@ from torchparity.report.page import (
     write_page,
     write_run,
 )
+from torchparity.verbs.programs import as_smallest
 from torchparity.workers.outcome import Ending, Outcome
 
 
@@ -101,6 +103,30 @@ def test_an_investigation_that_ended_early_has_a_page_too():
     text = page_text(run_data(found))
     assert "ended early: interrupted" in text
     assert page_text(run_data(replace(found, verdict=None))).count("could not be checked") == 1
+
+
+@pytest.mark.parametrize(
+    ("script", "shown"), [("", "This is the program itself"), ("import torch", "failed as it should in 3")]
+)
+def test_a_program_that_was_made_small_has_a_page_and_a_line(tmp_path, script, shown):
+    program = SmallProgram(
+        text="def make():\n    return abs, (1,)\n",
+        script=script,
+        output="",
+        beyond_default=True,
+        reproduced=(3, 3) if script else (0, 0),
+        operations=2,
+        started_from=60,
+        kind="integer",
+        reasons=("1 of 2 leaves differ",),
+        questions=12,
+        finished=True,
+    )
+    found = replace(diagnosis(), smallest=as_smallest(program, tmp_path / "small", 1.0))
+    text = page_text(run_data(found))
+    assert "60 operations of the model became a program with 2" in text
+    assert shown in text
+    assert "interrupted" not in script_line(found)
 
 
 def test_numbers_that_json_does_not_know(tmp_path):

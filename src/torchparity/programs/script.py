@@ -138,9 +138,10 @@ def scripts(text: str, kind: str, leaves: Sequence[str], request: Request) -> It
 
 
 def headed(before: Sequence[str], settings: Sequence[str]) -> list[str]:
-    """Return the first lines of a script: imports once, what is set, then the program."""
+    """Return the first lines of a script: imports once, what is set, then the program. Its checks need torch itself."""
     lines = [*before, *settings]
     imports = list(dict.fromkeys(line for line in lines if line.startswith(("import ", "from "))))
+    imports += ["import torch"] if "import torch" not in imports else []
     rest = [line for line in before if line not in imports]
     return [*imports, *(line for line in settings if line not in imports), "", *rest]
 

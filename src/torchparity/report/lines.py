@@ -81,6 +81,8 @@ def script_line(found: Diagnosis) -> str:
     path = f"{found.folder}/{small.script_path}" if small.script_path else "in `smallest.script`"
     again, times = small.reproduced
     shown = f"reproduced {again} of {times}" if times else "not run yet: interrupted"
+    if not times and not small.plain and "inputs" not in small.started_from:
+        shown = "the program itself: no script of torch alone shows it"
     shown = f"does NOT reproduce: {again} of {times}" if times and not again else shown
     early = "" if small.complete else ", stopped early"
     operations = f"{small.operations} operation{'s' * (small.operations != 1)}"

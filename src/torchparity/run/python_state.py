@@ -18,7 +18,7 @@ import numpy as np
 import torch
 
 from torchparity.compare.leaves import walk
-from torchparity.run.subject import functions_of, is_plain_object, variables_of
+from torchparity.run.subject import defaults_of, functions_of, is_plain_object, variables_of
 
 Container = dict[Any, Any] | list[Any] | set[Any] | deque[Any]
 # Values that can be compared by equality.
@@ -107,6 +107,9 @@ class PythonState:
                 self.save(name, value, 0 if deep else DEPTH - 2)
             elif deep and is_plain_object(value):
                 self.save(name, value.__dict__, 0)
+        for name, value in defaults_of(function):
+            if isinstance(value, list | dict | set | deque):
+                self.save(f"{function.__name__}({name})", value, 0 if deep else DEPTH - 2)
 
     def save(self, path: str, container: Container, depth: int) -> None:
         """Save a container and what is inside it."""

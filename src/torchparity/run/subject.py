@@ -154,6 +154,13 @@ def variables_of(function: types.FunctionType) -> Iterator[tuple[str, Any, dict[
             yield name, function.__globals__[name], function.__globals__
 
 
+def defaults_of(function: types.FunctionType) -> Iterator[tuple[str, Any]]:
+    """Yield the arguments that a function has values for; one that can be changed outlives the call."""
+    values, code = function.__defaults__ or (), function.__code__
+    yield from zip(code.co_varnames[code.co_argcount - len(values) : code.co_argcount], values, strict=True)
+    yield from (function.__kwdefaults__ or {}).items()
+
+
 def _global_names(code: types.CodeType) -> Iterator[str]:
     yield from code.co_names
     for constant in code.co_consts:
