@@ -14,7 +14,7 @@ from torchparity.programs.names import (
     without_layers,
     without_parameters,
 )
-from torchparity.programs.statements import sliced, unwrapped, without_statements, without_unused
+from torchparity.programs.statements import anchored, sliced, unwrapped, without_statements, without_unused
 from torchparity.programs.values import plain_tensors, smaller_inputs
 
 
@@ -27,6 +27,11 @@ from torchparity.programs.values import plain_tensors, smaller_inputs
         (sliced, "def f(a):\n    b = g(a)\n    c = h(a)\n    return b, c", "def f(a):\n    b = g(a)\n    return b"),
         (without_unused, "def f(a):\n    b = a\n    c = b\n    return a", "def f(a):\n    return a"),
         (without_unused, "def f(a):\n    if a:\n        b = a\n    return a", "def f(a):\n    return a"),
+        (
+            anchored,
+            "def f(x):\n    for g in gs:\n        x = g(x)\n    return 1",
+            "def f(x):\n    torch.ones(1)\n    return 1",
+        ),
         (unwrapped, "if x:\n    a\nelse:\n    b", "b"),
         (unwrapped, "for i in range(3):\n    f(i)", "f(0)"),
         (unwrapped, "for i in range(2, 3):\n    f(i)", "f(2)"),

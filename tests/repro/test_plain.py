@@ -40,7 +40,17 @@ def test_a_graph_that_draws_is_run_twice_with_the_same_numbers(function, more):
         exec(compile(text, "repro.py", "exec"), {})
 
 
-def test_a_graph_that_draws_nothing_is_not_seeded():
-    text = write_plain(plain(lambda x: x.sin(), recipe=Recipe(backend="eager")))
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: x.sin(),
+        lambda x: torch.nn.functional.dropout(x, 0.5, False),
+        lambda x: torch.nn.functional.dropout(x, training=False).add_(1),
+        lambda x: torch.dropout(x, 0.5, train=False),
+        lambda x: torch.ops.aten.dropout.default(x, 0.5, False),
+    ],
+)
+def test_a_graph_that_draws_nothing_is_not_seeded(function):
+    text = write_plain(plain(function, recipe=Recipe(backend="eager")))
     assert SEED not in text
     assert "fallback_random" not in text

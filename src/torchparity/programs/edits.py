@@ -18,7 +18,7 @@ from torchparity.programs.names import (
     without_layers,
     without_parameters,
 )
-from torchparity.programs.statements import sliced, unwrapped, without_statements, without_unused
+from torchparity.programs.statements import anchored, sliced, unwrapped, without_statements, without_unused
 from torchparity.programs.tree import Change
 from torchparity.programs.tree import parsed as parsed
 from torchparity.programs.tree import printed as printed
@@ -28,7 +28,7 @@ from torchparity.programs.values import plain_tensors, smaller_inputs
 Edit = Callable[[ast.Module], Iterator[Change]]
 # In the order in which they are tried: what takes away most first.
 EDITS: tuple[Edit, ...] = (
-    sliced, without_unused, without_statements, unwrapped, simpler_expressions, without_layers, classes_as_functions,
-    earlier_names, without_unused, without_parameters, fewer_parts, called_bodies, inlined, plain_tensors,
-    smaller_inputs, simpler_constants,
+    sliced, without_unused, without_statements, unwrapped, anchored, simpler_expressions, without_layers,
+    classes_as_functions, earlier_names, without_unused, without_parameters, fewer_parts, called_bodies, inlined,
+    plain_tensors, smaller_inputs, simpler_constants,
 )  # fmt: skip

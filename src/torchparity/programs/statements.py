@@ -10,6 +10,9 @@ from typing import Any
 
 from torchparity.programs.tree import BODIES, Change, at, functions, names_read, paths, renamed, spliced
 
+# The simplest operation that a compiler makes a graph of.
+ANCHOR = "torch.ones(1)"
+
 
 def sliced(tree: ast.Module) -> Iterator[Change]:
     """`b = f(a); c = g(a); return b, c` -> `b = f(a); return b`: one value, and what it needs. n questions.
@@ -110,6 +113,18 @@ def _without(tree: ast.Module, path: list[Any], field: str, start: int, length: 
 def _is_body(node: Any, field: str) -> bool:
     value = getattr(node, field, None)
     return isinstance(value, list) and bool(value) and isinstance(value[0], ast.stmt)
+
+
+def anchored(tree: ast.Module) -> Iterator[Change]:
+    """`for layer in self.layers: x = layer(x)` -> `torch.ones(1)`: what has no operation is not compiled.
+
+    One question for each statement of a function that cannot be left out.
+    """
+    operation = ast.parse(ANCHOR).body
+    for _, path in functions(tree):
+        for place, node in enumerate(at(tree, path).body):
+            if not isinstance(node, ast.Return | ast.FunctionDef | ast.ClassDef):
+                yield partial(spliced, tree, [*path, ("body", place)], operation)
 
 
 def unwrapped(tree: ast.Module) -> Iterator[Change]:

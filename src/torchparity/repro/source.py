@@ -167,7 +167,14 @@ def _inspect_argument(node: Node, value: Any) -> None:
 def draws(node: Node) -> bool:
     """Tell whether an operation draws random numbers, as far as its name or its tags tell."""
     tagged = isinstance(node.target, torchapi.OpOverload) and torchapi.is_random(node.target)
-    return node.op.startswith("call") and (tagged or bool(RANDOM.search(str(node.target))))
+    named = tagged or bool(RANDOM.search(str(node.target)))
+    return node.op.startswith("call") and named and not drops_nothing(node)
+
+
+def drops_nothing(node: Node) -> bool:
+    """Tell whether an operation is a dropout outside of training: `dropout(x, p, training)` in all its forms."""
+    training = node.kwargs.get("training", node.kwargs.get("train", node.args[2] if len(node.args) > 2 else None))
+    return "dropout" in str(node.target) and training is False
 
 
 # --- imports -------------------------------------------------------------------------------------
