@@ -54,6 +54,7 @@ def test_the_planted_operation_is_named_in_one_compilation(pool):
     assert not any(node.propagated_kind or node.introduced_kind for node in before)
 
 
+@pytest.mark.slow
 def test_a_failure_that_needs_fusion_is_said_to(pool, backends):
     found = torchparity.locate(case_of(backends.hides), pool=pool)
     assert found.how == "fusion"

@@ -196,6 +196,7 @@ def test_ranks_that_agree_with_fully_shard(torchrun, tmp_path):
     assert all(0 < leaf["eager_error"] < 1e-5 for leaf in gradients.values())
 
 
+@pytest.mark.slow
 def test_ranks_with_different_shapes(torchrun):
     done = torchrun("shapes", "--backend", "aot_eager")
     assert done.codes == {0: 1, 1: 1}, done.errors

@@ -42,6 +42,7 @@ def summary(rows=625):
 
 
 @pytest.mark.skipif(BROWSER is None, reason="no chromium here; `make test` installs it where it may")
+@pytest.mark.slow
 def test_five_thousand_cells_are_searched_ordered_and_opened(tmp_path):
     place = write_sweep(tmp_path, summary())
     told = []
