@@ -2,8 +2,8 @@
 
 Python keeps its frames in chunks of 16 KiB, takes one from the operating system for the call that needs it and gives it
 back when that call returns. Where such a border happens to lie under a small function that is called a hundred thousand
-times (a compiler has many), each call costs two system calls and a page fault: 316,000 in a check that has 42,000 now. A
-frame that asks for more than there is in a chunk gets a larger one, and what is called from it lies in the rest.
+times (a compiler has many), each call costs two system calls and a page fault: 316,000 in a check, and 42,000 now.
+A frame that asks for more than there is in a chunk gets a larger one, and what is called from it lies in the rest.
 """
 
 from __future__ import annotations
