@@ -54,3 +54,38 @@ def test_a_graph_that_draws_nothing_is_not_seeded(function):
     text = write_plain(plain(function, recipe=Recipe(backend="eager")))
     assert SEED not in text
     assert "fallback_random" not in text
+
+
+def pair(x):
+    return x.view(8, 8), x + 1
+
+
+@pytest.mark.parametrize("function", [lambda x: x + 1, lambda x: x.t(), lambda x: x, pair, lambda x: x.add_(1)])
+@pytest.mark.parametrize("kind", ["alias", "stride", "requires_grad"])
+def test_a_fact_that_holds_for_both_is_no_difference(kind, function):
+    text = write_plain(plain(function, recipe=Recipe(backend="eager"), kind=kind))
+    exec(compile(text, "repro.py", "exec"), {})
+
+
+def copies(graph_module, inputs):
+    return lambda *args: [part.clone() for part in graph_module(*args)]
+
+
+def turned(graph_module, inputs):
+    return lambda *args: [part.t().contiguous().t() for part in graph_module(*args)]
+
+
+@pytest.mark.parametrize(
+    ("kind", "function", "backend"),
+    [
+        ("alias", lambda x: x.view(8, 8), copies),
+        ("alias", pair, copies),
+        ("stride", lambda x: x.view(8, 8) + 1, turned),
+        ("stride", lambda x: (x.view(8, 8) + 1, x.view(4, 16) + 1), turned),
+    ],
+    ids=["alias", "alias of several", "stride", "stride of several"],
+)
+def test_a_fact_that_differs_is_asserted(kind, function, backend):
+    text = write_plain(plain(function, recipe=Recipe(backend=backend), kind=kind))
+    with pytest.raises(AssertionError):
+        exec(compile(text, "repro.py", "exec"), {})

@@ -25,7 +25,20 @@ from torchparity.repro.values import literal
 from torchparity.version import __version__
 
 # Kinds of difference that a few lines can assert.
-CLOSE = (Kind.VALUE, Kind.BIAS, Kind.NONFINITE, Kind.INTEGER, Kind.DTYPE, Kind.SHAPE, Kind.MUTATION)
+CLOSE = (
+    *(Kind.VALUE, Kind.BIAS, Kind.NONFINITE, Kind.INTEGER, Kind.MUTATION, Kind.OBJECT),
+    *(Kind.STRUCTURE, Kind.DTYPE, Kind.SHAPE, Kind.DEVICE, Kind.LAYOUT),
+)  # fmt: skip
+# Kinds that are a fact about results, and not a value: what a run gives back instead of them. Whose memory a tensor is
+# stands as the place of the first one that has it, inputs before results.
+FACTS = {
+    Kind.STRIDE.value: ["return [entry.stride() for entry in {results}]"],
+    Kind.REQUIRES_GRAD.value: ["return [entry.requires_grad for entry in {results}]"],
+    Kind.ALIAS.value: [
+        "owners = [entry.untyped_storage().data_ptr() for entry in ({inputs}, {parts})]",
+        "return [owners.index(owner) for owner in owners]",
+    ],
+}
 LONG = 40
 SEED = "torch.manual_seed(0)"
 # What Python's own operators are called that write to their first argument.
@@ -192,8 +205,8 @@ def assertion(plain: Plain) -> list[str] | None:
     """Return the lines that fail where the results differ; None where no few lines can tell."""
     if plain.kind in (Kind.RAISES.value, Kind.CRASHES.value, Kind.ACCEPTS_INVALID.value):
         return []
-    if plain.kind == Kind.STRIDE.value:
-        return ["assert actual.stride() == expected.stride(), (actual.stride(), expected.stride())"]
+    if plain.kind in FACTS:
+        return ["assert actual == expected, (actual, expected)"]
     if plain.kind not in [kind.value for kind in CLOSE]:
         return None
     tolerance = f", rtol=0, atol={plain.tolerance:.2g}" if plain.tolerance is not None else ""
@@ -223,7 +236,7 @@ def body(plain: Plain, names: list[str], inputs: list[str], call: str, check: li
             "    else:",
             '        raise AssertionError(f"compiled accepts it: {actual}") from None',
         ]
-    if plain.backward or fresh or around:
+    if plain.backward or fresh or around or plain.kind in FACTS:
         gradients = [name for name, value in zip(names, plain.inputs, strict=True) if wants_gradient(value)]
         written = [name for name, value in zip(names, plain.inputs, strict=True) if isinstance(value, torch.Tensor)]
         lines = ["def run(function):", *([f"    {SEED}"] if plain.draws else [])]
@@ -231,7 +244,9 @@ def body(plain: Plain, names: list[str], inputs: list[str], call: str, check: li
         lines += (
             [around, f"        result = function({arguments})"] if around else [f"    result = function({arguments})"]
         )
-        if plain.backward:
+        if plain.kind in FACTS:
+            lines += [f"    {line}" for line in fact(plain, written)]
+        elif plain.backward:
             elsewhere = any(isinstance(value, torch.Tensor) and value.device.type != "cpu" for value in plain.inputs)
             place = ", device=entry.device" if elsewhere else ""
             lines += [
@@ -240,7 +255,7 @@ def body(plain: Plain, names: list[str], inputs: list[str], call: str, check: li
                 "        for entry in results if entry.requires_grad).backward()",
                 f"    return {', '.join([*(f'{name}.grad' for name in gradients)])},",
             ]
-        elif fresh and plain.kind != Kind.STRIDE.value:
+        elif fresh:
             lines += [f"    return {', '.join(['result', *written])}"]
         else:
             lines += ["    return result"]
@@ -259,6 +274,14 @@ def body(plain: Plain, names: list[str], inputs: list[str], call: str, check: li
         'print("compiled:", actual)',
         *check,
     ]
+
+
+def fact(plain: Plain, inputs: Sequence[str]) -> list[str]:
+    """Return the lines that say what a fact about the results is, whether there is one result or several."""
+    (returned,) = plain.graph_module.graph.output_node().args
+    alone = not isinstance(returned, tuple | list) or len(returned) == 1
+    words = {"inputs": ", ".join(inputs), "parts": "result" if alone else "*result"}
+    return [line.format(**words, results="[result]" if alone else "result") for line in FACTS[plain.kind]]
 
 
 def wants_gradient(value: Any) -> bool:
