@@ -9,7 +9,7 @@ from torchparity import CaptureWarning
 from torchparity.errors import TargetError, UsageError
 from torchparity.observe.capture import Ambient, Recorder, random_states
 from torchparity.repro.bundle import read_bundle
-from torchparity.repro.names import line_of, operations
+from torchparity.repro.names import is_operation, line_of, operations
 from torchparity.repro.opening import open_case as load_case
 from torchparity.repro.values import Symbol
 
@@ -147,3 +147,46 @@ def test_a_graph_with_open_sizes_knows_its_lines_when_it_is_read_back():
     graph_module = loaded.graph(loaded.make()[0])
     lines = [line_of(node) for node in operations(graph_module)]
     assert all(line.endswith("return torch.sin(x).sum(-1) * 2") for line in lines[-3:])
+
+
+class Sliced(torch.nn.Module):
+    """A slice of a list of modules is a new module, and torch counts those: in the graph, too."""
+
+    def __init__(self):
+        super().__init__()
+        self.blocks = torch.nn.ModuleList(torch.nn.Linear(4, 4) for _ in range(3))
+
+    def forward(self, x):
+        for block in self.blocks[:2]:
+            x = block(x)
+        return x
+
+
+def partly_without_gradients(x):
+    with torch.no_grad():
+        y = x.sin()
+    return x * y
+
+
+def in_autocast(x):
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        y = x @ x
+    return y + 1
+
+
+def made_inside(x):
+    torch._check(x.shape[0] == 4)
+    return x + torch.arange(4) + torch.zeros(4) + torch.rand(4)
+
+
+@pytest.mark.parametrize(
+    "model",
+    [Sliced(), partly_without_gradients, in_autocast, made_inside],
+    ids=["sliced", "no_grad", "autocast", "made"],
+)
+def test_every_operation_of_an_opened_case_has_its_line(model):
+    case = torchparity.capture(model, (torch.randn(4, 4),), backend="eager")[0]
+    opened = load_case(case)
+    computing = [node for node in opened.graph(opened.make()[0]).graph.nodes if is_operation(node)]
+    assert computing
+    assert all("test_capture.py" in line_of(node) for node in computing)

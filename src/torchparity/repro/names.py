@@ -19,6 +19,8 @@ from torchparity.records import THROUGH
 
 # What reads a size off an input.
 SIZE_READERS = ("getattr", "getitem", "size", "stride")
+# What counts how often torch is used for something (a list of modules that is sliced, say), and computes nothing.
+COUNTERS = ("_log_api_usage_once",)
 # What a node of a graph that was loaded is told its source line by.
 LINE = "source line"
 # Names that torch.fx lets generated code use without an import of its own.
@@ -32,6 +34,7 @@ BOOKKEEPING = (
     "sym_numel",
     "_enter_autocast",
     "_exit_autocast",
+    "__exit__",
     "_set_grad_enabled",
 )
 
@@ -120,8 +123,12 @@ def node_lines(graph_module: GraphModule) -> list[str]:
 
 
 def operations(graph_module: GraphModule) -> list[Node]:
-    """Return the nodes that call something, in order."""
-    return [node for node in graph_module.graph.nodes if node.op in ("call_function", "call_method", "call_module")]
+    """Return the nodes that call something, in order; but for what only counts how often torch is used for something.
+
+    That stands in a graph of Dynamo's, is called while the graph is loaded, and is not in what is loaded.
+    """
+    called = [node for node in graph_module.graph.nodes if node.op in ("call_function", "call_method", "call_module")]
+    return [node for node in called if operation_name(node) not in COUNTERS]
 
 
 def line_of(node: Node) -> str:
