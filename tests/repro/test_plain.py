@@ -7,7 +7,7 @@ import torch
 from torch.fx import symbolic_trace
 
 from torchparity import Recipe, torchapi
-from torchparity.repro.plain import SEED, Plain, write_plain
+from torchparity.repro.plain import SEED, Plain, input_source, input_sources, write_plain
 
 
 def dropped(x):
@@ -89,3 +89,41 @@ def test_a_fact_that_differs_is_asserted(kind, function, backend):
     text = write_plain(plain(function, recipe=Recipe(backend=backend), kind=kind))
     with pytest.raises(AssertionError):
         exec(compile(text, "repro.py", "exec"), {})
+
+
+WHOLE = torch.arange(12.0)
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        (WHOLE, WHOLE),
+        (WHOLE.view(3, 4), WHOLE),
+        (WHOLE.view(3, 4), WHOLE.view(3, 4)[1:, ::2]),
+        (WHOLE[4:], WHOLE[6:8]),
+        (WHOLE.view(3, 4), WHOLE.view(3, 4).t()),
+    ],
+)
+def test_inputs_that_share_memory_share_it_in_the_script(first, second):
+    sources = input_sources([first, second], ["x", "y"])
+    made = {"torch": torch}
+    for name, source in zip("xy", sources, strict=True):
+        exec(f"{name} = {source}", made)
+    x, y = made["x"], made["y"]
+    assert (x.shape, y.shape, y.stride()) == (first.shape, second.shape, second.stride())
+    assert x.untyped_storage().data_ptr() == y.untyped_storage().data_ptr()
+    assert y.storage_offset() - x.storage_offset() == second.storage_offset() - first.storage_offset()
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        (WHOLE[4:], WHOLE[2:6]),
+        (WHOLE[:4], WHOLE[2:6]),
+        (WHOLE, WHOLE.view(torch.int32)),
+        (WHOLE, WHOLE + 1),
+        (WHOLE, 3),
+    ],
+)
+def test_what_does_not_lie_in_an_earlier_input_is_made_by_itself(first, second):
+    assert input_sources([first, second], ["x", "y"]) == [input_source(first), input_source(second)]

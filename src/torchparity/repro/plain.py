@@ -83,11 +83,11 @@ def write_plain(plain: Plain) -> str | None:
         imports = [*imports, "import tempfile"]
     source = Source()
     function = function_source(graph_module, source)
-    inputs = [input_source(value) for value in plain.inputs]
+    names = list(input_names(graph_module).values())
+    inputs = input_sources(plain.inputs, names)
     check = assertion(plain)
     if check is None or source.files or any(entry is None for entry in inputs):
         return None
-    names = list(input_names(graph_module).values())
     mutates = writes_to_inputs(plain)
     lines = [
         f'"""{title(plain)}',
@@ -162,6 +162,36 @@ def function_source(graph_module: GraphModule, source: Source) -> list[str]:
     if returned is not None:
         lines[-1] = f"    return {returned[1]}"
     return lines
+
+
+def input_sources(values: Sequence[Any], names: Sequence[str]) -> list[str | None]:
+    """Return an expression for each input; one that lies in the memory of an earlier one is made from that."""
+    made: list[str | None] = []
+    for place, value in enumerate(values):
+        shared = (shared_source(values[earlier], names[earlier], value) for earlier in range(place))
+        made.append(next(filter(None, shared), None) or input_source(value))
+    return made
+
+
+def shared_source(owner: Any, name: str, value: Any) -> str:
+    """Return an expression for an input in the memory of another; nothing where it does not lie in it.
+
+    A case holds memory, and not which tensor is a view of which: neither does this.
+    """
+    if not all(type(entry) in (torch.Tensor, torch.nn.Parameter) for entry in (owner, value)):
+        return ""
+    if not all(entry.layout == torch.strided and entry.numel() for entry in (owner, value)):
+        return ""
+    begin = value.storage_offset() - owner.storage_offset()
+    end = begin + sum((size - 1) * stride for size, stride in zip(value.shape, value.stride(), strict=True))
+    one = owner.untyped_storage().data_ptr() == value.untyped_storage().data_ptr() and owner.dtype == value.dtype
+    if not one or not owner.is_contiguous() or begin < 0 or end >= owner.numel():
+        return ""
+    if value.is_contiguous() and value.numel() == owner.numel():
+        made = f"{name}.detach().view({list(value.shape)})"
+    else:
+        made = f"{name}.detach().as_strided({list(value.shape)}, {list(value.stride())}, {begin})"
+    return f"{made}.requires_grad_()" if value.requires_grad else made
 
 
 def input_source(value: Any) -> str | None:
