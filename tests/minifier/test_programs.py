@@ -73,7 +73,7 @@ def test_a_script_shows_what_differs_and_passes_where_nothing_is_compiled(asking
 
 
 def test_a_compiler_that_never_ends_is_a_find_and_has_a_script(monkeypatch):
-    monkeypatch.setattr("torchparity.programs.script.HANG_SECONDS", 8)
+    monkeypatch.setattr("torchparity.programs.script.HANG_SECONDS", 15)
     phase = '{"run": 3, "runs": 5, "name": "17", "candidate": true}'
     answer = answer_of(Outcome(ending=Ending.TIMED_OUT, phase=phase, seconds=120.0))
     assert (answer["status"], answer["kind"], answer["severity"]) == ("differs", HANGS, "fails")

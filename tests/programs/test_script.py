@@ -57,7 +57,6 @@ def test_arguments_that_have_no_name_get_one():
     [
         "x = 1\n",
         "def make():\n    pass\n",
-        "def make():\n    return program\n",
         "def make():\n    return (program,)\n",
         "def make():\n    return program, (1,), 2\n",
     ],
@@ -124,3 +123,23 @@ def test_what_is_set_stands_before_the_program_and_is_imported_once():
     text = next(scripts(PROGRAM, "value", ("output",), request_for("check", {"config": settings}))).text
     assert text.count("import torch._inductor.config") == 1
     assert text.index("max_fusion_size") < text.index("def program")
+
+
+ALONE = """
+import torch
+
+def program():
+    return torch.ones(2)
+
+def make():
+    return {returned}
+"""
+
+
+@pytest.mark.parametrize("returned", ["program", "lambda: torch.ones(2)"])
+def test_a_function_that_takes_nothing_may_stand_alone(returned):
+    pieces = pieces_of(ALONE.format(returned=returned))
+    assert pieces is not None
+    assert (pieces.function, pieces.calls) == (returned, [[]])
+    (first, *_) = scripts(ALONE.format(returned="program"), "value", [], request_for("check", {"backend": "eager"}))
+    exec(compile(first.text, "repro.py", "exec"), {})

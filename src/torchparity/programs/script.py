@@ -71,7 +71,7 @@ class Pieces:
 
 
 def pieces_of(text: str) -> Pieces | None:
-    """Take a program apart; None where its factory does not end in `return function, arguments`, or in a subject."""
+    """Take a program apart; None where its factory returns no `function, arguments`, function or subject."""
     tree = ast.parse(text)
     factory = next((node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == FACTORY), None)
     returned = factory.body[-1] if factory is not None else None
@@ -103,7 +103,8 @@ def called_by(returned: ast.expr | None) -> tuple[ast.expr, list[list[ast.expr]]
     if isinstance(returned, ast.Call) and ast.unparse(returned.func).endswith(SUBJECT) and returned.args:
         sets = next((keyword.value for keyword in returned.keywords if keyword.arg == INPUT_SETS), None)
         return (returned.args[0], [parts_of(entry) for entry in parts_of(sets)]) if sets is not None else None
-    return None
+    # A function that takes nothing may stand alone.
+    return (returned, [[]]) if isinstance(returned, ast.Name | ast.Attribute | ast.Lambda | ast.Call) else None
 
 
 def parts_of(several: ast.expr) -> list[ast.expr]:
