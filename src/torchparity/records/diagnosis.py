@@ -81,7 +81,10 @@ class Query:
 
 @dataclass(frozen=True, kw_only=True)
 class Smallest:
-    """The smallest script that still fails, and what finding it took."""
+    """The smallest script that still fails, and what finding it took.
+
+    `program` tells that it is what is left of the model's own Python, and not of a graph.
+    """
 
     operations: int
     inputs: int
@@ -97,6 +100,7 @@ class Smallest:
     complete: bool
     unanswered: int = 0
     failure: str = ""
+    program: bool = False
     others: tuple[str, ...] = ()
     curve: tuple[Query, ...] = ()
 

@@ -58,6 +58,8 @@ def where_line(found: Diagnosis) -> str:
         return f"{located.culprit.operation} {HOW[located.how]}{needs}{place}"
     if found.graph is not None:
         return f"in graph {found.graph.name} ({found.graph.operations} operations); {unfinished(found, 'locate')}"
+    if found.smallest is not None and found.smallest.program:
+        return "in no graph by itself, but in the Python around them: the script is what is left of it"
     if found.ended.startswith("no graph"):
         return f"in no graph by itself; {unfinished(found, 'graph')}"
     return f"not known; {unfinished(found, 'graph')}"
@@ -81,7 +83,7 @@ def script_line(found: Diagnosis) -> str:
     path = f"{found.folder}/{small.script_path}" if small.script_path else "in `smallest.script`"
     again, times = small.reproduced
     shown = f"reproduced {again} of {times}" if times else "not run yet: interrupted"
-    if not times and not small.plain and "inputs" not in small.started_from:
+    if not times and not small.plain and small.program:
         shown = "the program itself: no script of torch alone shows it"
     shown = f"does NOT reproduce: {again} of {times}" if times and not again else shown
     early = "" if small.complete else ", stopped early"

@@ -115,6 +115,7 @@ def as_smallest(found: SmallProgram, folder: Path, seconds: float) -> Smallest:
         operations=found.operations,
         inputs=0,
         started_from={"operations": found.started_from},
+        program=True,
         script=found.script or found.text,
         script_path=f"{folder.name}/{SCRIPT if found.script else PROGRAM}",
         output=found.output,
