@@ -17,6 +17,7 @@ import argparse
 import inspect
 import json
 import re
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -45,12 +46,18 @@ make = BY_NAME[{name!r}].make
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """What a diagnosis of a bug came to: which of its five lines are right, the lines, and its time."""
+    """What a diagnosis of a bug came to: which of its five lines are right, the lines, its time and its check's."""
 
     right: dict[str, bool]
     lines: list[str]
     seconds: float
+    check: float = 0.0
     fails_here: bool = True
+
+    @property
+    def ratio(self) -> float:
+        """How many of its own checks it took."""
+        return self.seconds / self.check if self.check else float("nan")
 
 
 def diagnose(bug: Bug, folder: Path) -> Outcome:
@@ -67,7 +74,9 @@ def diagnose(bug: Bug, folder: Path) -> Outcome:
         return Outcome(right=dict.fromkeys(LINES, False), lines=[done.stderr[-300:]], seconds=seconds)
     lines = [f"{word} {text}" for word, text in data["lines"]]
     fails = data["status"] != "same"  # Some bugs are those of one processor's code only.
-    return Outcome(right=judged(bug, data, folder / "run"), lines=lines, seconds=seconds, fails_here=fails)
+    check = sum(stage["seconds"] for stage in data["stages"] if stage["name"] == "check")
+    right = judged(bug, data, folder / "run")
+    return Outcome(right=right, lines=lines, seconds=seconds, check=check, fails_here=fails)
 
 
 def judged(bug: Bug, data: dict[str, Any], folder: Path) -> dict[str, bool]:
@@ -96,13 +105,14 @@ def inside(bug: Bug, line: str) -> bool:
 
 def bench(console: Console, bugs: list[Bug], *, stock: bool, limit: float) -> None:
     """Diagnose every bug, and let the stock tool try each after it."""
-    table = Table("bug", *LINES, "seconds", "stock's", "stock over ours", "stock ends with")
+    table = Table("bug", *LINES, "seconds", "over its check", "stock's", "stock over ours", "stock ends with")
     right = asked = 0
+    ratios = []
     for bug in bugs:
         with tempfile.TemporaryDirectory(prefix="torchparity-") as name:
             ours = diagnose(bug, Path(name))
         if not ours.fails_here:
-            table.add_row(bug.name, *["-"] * len(LINES), f"{ours.seconds:.0f}", "", "", "does not fail on this machine")
+            table.add_row(bug.name, *["-"] * len(LINES), f"{ours.seconds:.0f}", "", "", "", "does not fail here")
             print(f"{bug.name}: does not fail on this machine, {ours.seconds:.0f} s", file=sys.stderr)
             continue
         right, asked = right + all(ours.right.values()), asked + 1
@@ -113,12 +123,16 @@ def bench(console: Console, bugs: list[Bug], *, stock: bool, limit: float) -> No
             theirs = time.monotonic() - started
         marks = ["yes" if ours.right[line] else "no" for line in LINES]
         ratio = f"{theirs / ours.seconds:.1f}" if stock else ""
-        table.add_row(bug.name, *marks, f"{ours.seconds:.0f}", f"{theirs:.0f}", ratio, ending)
-        print(f"{bug.name}: {' '.join(marks)}, {ours.seconds:.0f} s; stock {theirs:.0f} s, {ending}", file=sys.stderr)
+        ratios.append(ours.ratio)
+        times = (f"{ours.seconds:.0f}", f"{ours.ratio:.2f}", f"{theirs:.0f}")
+        table.add_row(bug.name, *marks, *times, ratio, ending)
+        told = f"{ours.seconds:.0f} s, {ours.ratio:.2f} of its check"
+        print(f"{bug.name}: {' '.join(marks)}, {told}; stock {theirs:.0f} s, {ending}", file=sys.stderr)
         for line in ours.lines:
             print(f"    {line}", file=sys.stderr, flush=True)
     console.print(table)
-    console.print(f"all five lines right: {right} of {asked}")
+    median = statistics.median(ratios) if ratios else float("nan")
+    console.print(f"all five lines right: {right} of {asked}; {median:.2f} times its own check (median)")
 
 
 def main() -> None:

@@ -158,3 +158,33 @@ def test_a_kill_at_forty_moments(folder: Path, command: str) -> None:
     dice = random.Random(command)
     for _ in range(40):
         kill(folder, command, dice.uniform(0.1, SECONDS))
+
+
+@pytest.mark.parametrize(
+    ("words", "number"),
+    [(("hunt", "--no-operators", "--out", "out"), signal.SIGTERM), (COMMANDS["minify"], signal.SIGHUP)],
+    ids=["hunt", "minify"],
+)
+def test_whoever_is_told_to_stop_keeps_what_it_has_and_leaves_nothing_behind(folder, words, number):
+    """As `timeout` tells it, a job that is cancelled, a terminal that is closed; interrupts are ignored there."""
+    mark, room = uuid.uuid4().hex, folder / "room"
+    room.mkdir()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "torchparity", *words],
+        cwd=folder,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "EDGES_MARK": mark, "TMPDIR": str(room)},
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_IGN),
+    )
+    while not (folder / "out").exists() and process.poll() is None:
+        time.sleep(0.1)
+    time.sleep(2.0)
+    process.send_signal(number)
+    _, err = process.communicate(timeout=120)
+
+    assert process.returncode == 130, (process.returncode, err)
+    assert "Traceback" not in err, err
+    assert gone(mark)
+    assert [place.name for place in room.iterdir() if place.name.startswith("torchparity")] == []

@@ -135,7 +135,11 @@ def run() -> int:
 
 
 def heed_interrupts() -> None:
-    """Remember that an interrupt came: what it is raised in may swallow it, or make another error of it."""
+    """Remember that an interrupt came: what it is raised in may swallow it, or make another error of it.
+
+    Whoever ends a command by other means (`timeout`, a job that is cancelled, a terminal that is closed) wants the
+    same of it: what was found is kept, and nothing is left behind.
+    """
 
     def hear(number: int, frame: Any) -> None:
         INTERRUPTS.append(number)
@@ -143,13 +147,14 @@ def heed_interrupts() -> None:
 
     def unraisable(told: Any) -> None:
         if told.exc_type is KeyboardInterrupt:  # Raised where nothing can be: again, a little later.
-            os.kill(os.getpid(), signal.SIGINT)
+            os.kill(os.getpid(), INTERRUPTS[-1] if INTERRUPTS else signal.SIGINT)
         else:
             sys.__unraisablehook__(told)
 
-    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-        signal.signal(signal.SIGINT, hear)
-        sys.unraisablehook = unraisable
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) in (signal.default_int_handler, signal.SIG_DFL):  # Not where it is ignored.
+            signal.signal(number, hear)
+    sys.unraisablehook = unraisable
 
 
 def interrupted() -> int:
