@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-
 import pytest
+
+from warm import command_line
 
 DEFAULTS = {
     "device": 'torch.set_default_device("meta")',
@@ -55,15 +53,7 @@ def make():
 
 
 def ask(folder, *words):
-    ended = subprocess.run(
-        [sys.executable, "-m", "torchparity", *words, "-q"],
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-        env={**os.environ, "COLUMNS": "200"},
-    )
+    ended = command_line(folder, *words, "-q", env={"COLUMNS": "200"})
     return ended.returncode, ended.stdout + ended.stderr
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
 import sys
@@ -10,6 +9,8 @@ import time
 from pathlib import Path
 
 import pytest
+
+from warm import command_line as run
 
 MODEL = '''
 import ctypes, os, sys
@@ -110,11 +111,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return place
 
 
-def run(folder: Path, *words: str, **how: object) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "torchparity", *words]
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=300, check=False, **how)  # type: ignore[call-overload,no-any-return]
-
-
 AOT = ("--backend", "aot_eager", "--quiet")
 # situation -> (words, exit code, what it says)
 TABLE = {
@@ -166,7 +162,7 @@ def test_what_a_command_exits_with(folder: Path, situation: str) -> None:
 
 
 def test_what_the_machine_lacks_is_no_verdict(folder: Path) -> None:
-    ended = run(folder, "check", "model.py:points", "-q", "--fresh-cache", env={**os.environ, "CXX": "/nowhere/g++"})
+    ended = run(folder, "check", "model.py:points", "-q", "--fresh-cache", env={"CXX": "/nowhere/g++"})
 
     assert ended.returncode == 125
     assert "this machine lacks a C++ compiler" in ended.stdout
@@ -177,7 +173,7 @@ def test_a_compiler_that_fails_on_everything_is_the_machines(folder: Path, tmp_p
     broken.write_text('#!/bin/sh\ncase "$*" in *--version*) echo "g++ 13.2.0";; *) exit 1;; esac\n')
     broken.chmod(0o755)
 
-    ended = run(folder, "check", "model.py:points", "-q", "--fresh-cache", env={**os.environ, "CXX": str(broken)})
+    ended = run(folder, "check", "model.py:points", "-q", "--fresh-cache", env={"CXX": str(broken)})
 
     assert ended.returncode == 125, ended.stdout
     assert "this machine lacks" in ended.stdout
@@ -282,7 +278,7 @@ def test_usage_errors_and_show_do_without_torch(folder: Path) -> None:
 
 
 def test_a_narrow_table_keeps_kind_and_score(folder: Path) -> None:
-    ended = run(folder, *TABLE["differs"][0], env={**os.environ, "COLUMNS": "40"})
+    ended = run(folder, *TABLE["differs"][0], env={"COLUMNS": "40"})
 
     head = next(line for line in ended.stdout.splitlines() if line.startswith("leaf"))
     assert head.split() == ["leaf", "kind", "score"]
@@ -291,7 +287,7 @@ def test_a_narrow_table_keeps_kind_and_score(folder: Path) -> None:
 
 def test_a_pipe_is_as_wide_as_a_line(folder: Path) -> None:
     ended = run(folder, *TABLE["the model vanishes"][0])
-    told = run(folder, *TABLE["scripted"][0], env={k: v for k, v in os.environ.items() if k != "COLUMNS"})
+    told = run(folder, *TABLE["scripted"][0], env={"COLUMNS": None})
 
     assert "hint: add --isolate" in ended.stderr
     assert any(len(line) > 100 for line in told.stdout.splitlines())

@@ -15,6 +15,7 @@ from torchparity.errors import UsageError
 from torchparity.minifier.log import Log
 from torchparity.report.machine import write_whole
 from torchparity.repro.folders import remove_leftovers
+from warm import command_line
 
 
 def test_a_link_is_followed_and_stays_a_link(tmp_path: Path) -> None:
@@ -84,9 +85,7 @@ def test_a_relative_path_means_the_folder_of_the_command(tmp_path: Path) -> None
     )
     words = ["check", "model.py:make", "--backend", "aot_eager", "-q", "--json", "out.json", "--junit", "out.xml"]
     words += ["--summary", "out.md"]
-    ended = subprocess.run(
-        [sys.executable, "-m", "torchparity", *words], cwd=tmp_path, capture_output=True, text=True, check=False
-    )
+    ended = command_line(tmp_path, *words)
 
     assert ended.returncode == 0, ended.stderr
     assert json.loads((tmp_path / "out.json").read_text())["status"] == "same"

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
+from warm import command_line
 
 MODEL = """
 import torch
@@ -19,14 +18,7 @@ def make():
 def test_a_diagnosis_says_why_no_graph_was_judged(tmp_path):
     (tmp_path / "model.py").write_text(MODEL)
     words = ["diagnose", "model.py:make", "--backend", "lost_one", "--out", "found", "-q"]
-    ended = subprocess.run(
-        [sys.executable, "-m", "torchparity", *words],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
+    ended = command_line(tmp_path, *words)
     assert ended.returncode == 1, ended.stderr
     where = next(line for line in ended.stdout.splitlines() if line.startswith("where"))
     assert "no other process can find it" in where

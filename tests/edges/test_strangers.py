@@ -6,8 +6,6 @@ import json
 import random
 import resource
 import shutil
-import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -23,6 +21,7 @@ from torchparity.report.page import moved, read_run, write_page
 from torchparity.repro import seal
 from torchparity.repro.bundle import read_bundle
 from torchparity.repro.looking import FACTS, check_of, look_at
+from warm import command_line
 
 SECONDS = 5.0
 MEBI = 1 << 20
@@ -162,9 +161,7 @@ def test_what_a_bundle_says_does_not_steer_the_terminal(bundle: Path, tmp_path: 
     facts["check"] = check_of(facts)
     (place / FACTS).write_text(json.dumps(facts))
 
-    shown = subprocess.run(
-        [sys.executable, "-m", "torchparity", "show", str(place)], capture_output=True, text=True, check=False
-    )
+    shown = command_line(tmp_path, "show", place)
 
     assert shown.returncode == 0, shown.stderr
     assert "\x1b" not in shown.stdout
@@ -180,8 +177,7 @@ def test_a_bundle_from_elsewhere_is_shown_before_it_is_run(bundle: Path, tmp_pat
     facts["seal"] = "0" * 64
     (place / FACTS).write_text(json.dumps(facts))
 
-    command = [sys.executable, "-m", "torchparity", verb, str(place)]
-    ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    ended = command_line(tmp_path, verb, place)
 
     assert ended.returncode == 2
     assert "was not made by you on this machine; it would run its graph" in ended.stderr
@@ -195,8 +191,7 @@ def test_with_trust_it_runs(bundle: Path, tmp_path: Path) -> None:
     facts["seal"] = ""
     (place / FACTS).write_text(json.dumps(facts))
 
-    command = [sys.executable, "-m", "torchparity", "run", str(place), "--trust", "-q"]
-    ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    ended = command_line(tmp_path, "run", place, "--trust", "-q")
 
     assert ended.returncode == 0, ended.stderr
 
@@ -221,9 +216,7 @@ def test_where_no_key_can_be_kept_nothing_is_ours(bundle: Path, monkeypatch: pyt
 
 
 def test_show_tells_all_that_would_run(bundle: Path) -> None:
-    shown = subprocess.run(
-        [sys.executable, "-m", "torchparity", "show", str(bundle)], capture_output=True, text=True, check=True
-    ).stdout
+    shown = command_line(bundle.parent, "show", bundle).stdout
 
     assert "class Graph(torch.nn.Module)" in shown
     assert "backend  'aot_eager'" in shown

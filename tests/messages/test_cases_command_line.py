@@ -7,6 +7,8 @@ import sys
 
 import pytest
 
+from warm import command_line as torchparity
+
 MODEL = """
 import ctypes
 import torch
@@ -32,11 +34,6 @@ def folder(tmp_path_factory):
     path = tmp_path_factory.mktemp("cases")
     (path / "my_model.py").write_text(MODEL)
     return path
-
-
-def torchparity(folder, *arguments):
-    command = [sys.executable, "-m", "torchparity", *arguments]
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=300)
 
 
 @pytest.fixture(scope="module")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 import textwrap
 from xml.etree import ElementTree
@@ -13,6 +12,7 @@ from typer.testing import CliRunner
 
 from torchparity.cli.main import app
 from torchparity.cli.start import begin as main
+from warm import command_line as run
 
 MODEL = """
 import torch
@@ -64,11 +64,6 @@ def one_percent_off(graph_module, inputs):
 def folder(tmp_path):
     (tmp_path / "my_model.py").write_text(MODEL + BACKEND)
     return tmp_path
-
-
-def run(folder, *words):
-    command = [sys.executable, "-m", "torchparity", *words]
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=300)
 
 
 def test_same_is_0_and_json_holds_everything(folder):

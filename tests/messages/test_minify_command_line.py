@@ -12,6 +12,7 @@ import time
 import pytest
 
 from torchparity.cli.start import begin as main
+from warm import command_line as run
 
 MODEL = """
 import torch
@@ -31,10 +32,6 @@ CHECK = "grep -q 'torch.sin(' {}/repro.py"
 
 def command(*words):
     return [sys.executable, "-m", "torchparity", *map(str, words)]
-
-
-def run(folder, *words):
-    return subprocess.run(command(*words), cwd=folder, capture_output=True, text=True, timeout=300)
 
 
 @pytest.fixture(scope="module")

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -16,6 +14,7 @@ from torchparity.errors import ResourceError
 from torchparity.judge.script import write_bundle
 from torchparity.verbs.asking import open_pool
 from torchparity.workers.outcome import Limits
+from warm import command_line
 
 PLANTED = Path(__file__).parents[1] / "planted"
 ENDS = ("segfault", "hang", "exit")
@@ -103,8 +102,7 @@ SLOW = [pytest.param(command, marks=pytest.mark.slow) for command in ("blame", "
 def test_a_target_that_ends_its_process_is_two_lines_in_every_verb(command, tmp_path, monkeypatch):
     monkeypatch.setenv("TOUCHY", "segfault")
     (tmp_path / "m.py").write_text(TARGET.format(planted=str(PLANTED)))
-    words = [sys.executable, "-m", "torchparity", command, "m.py:dies", "--backend", "aot_eager", "-q"]
-    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, timeout=200, check=False)
+    done = command_line(tmp_path, command, "m.py:dies", "--backend", "aot_eager", "-q")
     assert done.returncode in (2, 125), done.stdout + done.stderr
     assert "Traceback" not in done.stderr
     assert "SIGSEGV" in done.stdout + done.stderr
