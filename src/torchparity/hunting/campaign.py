@@ -34,6 +34,8 @@ OPERATORS_SECONDS = 600.0
 TICK = 0.5
 # One of so many workers settles finds.
 SETTLERS = 3
+# How many turns a lone worker makes of a batch while there are finds to settle.
+TURNS = 4
 # How long a find that is being settled may go on when time is up, in seconds.
 AFTERWARDS = 60.0
 
@@ -142,7 +144,9 @@ class Campaign:
     # --- programs --------------------------------------------------------------------------------
 
     def _seeds(self) -> list[int]:
-        count = self.plan.batch
+        # A lone worker takes turns: a find is asked about between a few programs, and not between many.
+        alone = self.plan.workers == 1 and bool(self.store.finds(NEW))
+        count = max(1, self.plan.batch // TURNS) if alone else self.plan.batch
         if self.plan.programs is not None:
             count = min(count, self.plan.programs - self._asked)
         chosen, self._left = self._left[:count], self._left[count:]
