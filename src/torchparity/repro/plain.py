@@ -251,21 +251,7 @@ def body(plain: Plain, names: list[str], inputs: list[str], call: str, check: li
         managers.append(f"torch.{plain.without_gradients}()")
     around = f"    with {', '.join(managers)}:" if managers else ""
     if plain.kind == Kind.ACCEPTS_INVALID.value:
-        return [
-            *(f"{name} = {entry}" for name, entry in zip(names, inputs, strict=True)),
-            "",
-            "try:",
-            f"    f({arguments})",
-            "except Exception as error:",
-            '    print("eager refuses:", error)',
-            "    torch.compiler.reset()",
-            "    try:",
-            f"        actual = {call}({arguments})",
-            "    except Exception:",
-            "        pass",
-            "    else:",
-            '        raise AssertionError(f"compiled accepts it: {actual}") from None',
-        ]
+        return refusal(arguments, names, inputs, call)
     if plain.backward or fresh or around or plain.kind in FACTS:
         gradients = [name for name, value in zip(names, plain.inputs, strict=True) if wants_gradient(value)]
         written = [name for name, value in zip(names, plain.inputs, strict=True) if isinstance(value, torch.Tensor)]
@@ -303,6 +289,25 @@ def body(plain: Plain, names: list[str], inputs: list[str], call: str, check: li
         f"actual = {other}",
         'print("compiled:", actual)',
         *check,
+    ]
+
+
+def refusal(arguments: str, names: list[str], inputs: list[str], call: str) -> list[str]:
+    """Return the lines that fail where the compiled function takes what eager refuses."""
+    return [
+        *(f"{name} = {entry}" for name, entry in zip(names, inputs, strict=True)),
+        "",
+        "try:",
+        f"    f({arguments})",
+        "except Exception as error:",
+        '    print("eager refuses:", error)',
+        "    torch.compiler.reset()",
+        "    try:",
+        f"        actual = {call}({arguments})",
+        "    except Exception:",
+        "        pass",
+        "    else:",
+        '        raise AssertionError(f"compiled accepts it: {actual}") from None',
     ]
 
 
