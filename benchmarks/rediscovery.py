@@ -53,7 +53,8 @@ class Mark:
         return bug.kind in self.kinds and said and not re.search(self.never, bug.text)
 
 
-WRITES = r"\w_\(|\] [-+*/]?="
+# An operation in place, or an assignment to a part; asking for gradients is none.
+WRITES = r"\w(?<!requires_grad)_\(|\] [-+*/]?=(?!=)"
 MARKS = {
     "any-of-bytes": Mark(kinds=("dtype", *NUMBERS), says=(r"\bany\(", "uint8")),
     "typed-cumsum": Mark(kinds=("dtype",), says=(r"\bcumsum\(.*dtype=",)),
