@@ -215,34 +215,38 @@ def stock(model: torch.nn.Module, inputs: tuple[torch.Tensor, ...]) -> bool:
 
 
 def bench_check(console: Console, options: argparse.Namespace) -> None:
-    """A whole check of a large model, twice: the second time with warm caches."""
-    table = Table("model", "who", "says", "seconds", "peak GiB")
+    """A whole check of a large model and stock's, by turns: from the second on with warm caches."""
     for size in options.sizes:
         model, inputs = made(size)
         count = sum(parameter.numel() for parameter in model.parameters()) / 1e9
-        for turn in ("cold", "warm"):
-            verdict, seconds, peak = timed(
-                lambda model=model, inputs=inputs: torchparity.check(model, inputs, train=True)
-            )
-            table.add_row(
-                f"{count:.2f} G", f"torchparity, {turn}", verdict.status.value, f"{seconds:.1f}", f"{peak:.1f}"
-            )
-        for run in verdict.runs:
-            table.add_row("", f"  {run.name}", run.ending, f"{run.seconds:.2f}", "")
-        console.print(*verdict.reasons, sep="\n")
-        console.print(table)
+        asked: dict[str, Callable[[], Any]] = {
+            "torchparity": functools.partial(torchparity.check, model, inputs, train=True)
+        }
+        if size == "1G":  # The other one does not fit.
+            asked["same_two_models"] = functools.partial(stock, model, inputs)
         table = Table("model", "who", "says", "seconds", "peak GiB")
-        if size == "1G":
-            for turn in ("cold", "warm"):
-                says, seconds, peak = timed(functools.partial(stock, model, inputs))
-                table.add_row(f"{count:.2f} G", f"same_two_models, {turn}", str(says), f"{seconds:.1f}", f"{peak:.1f}")
-        del model
-    console.print(table)
+        taken: dict[str, list[float]] = {who: [] for who in asked}
+        for turn in range(options.turns):
+            for who, work in asked.items():
+                says, seconds, peak = timed(work)
+                taken[who].append(seconds)
+                told = says.status.value if isinstance(says, Verdict) else str(says)
+                table.add_row(f"{count:.2f} G", f"{who}, turn {turn + 1}", told, f"{seconds:.2f}", f"{peak:.1f}")
+                for run in says.runs if isinstance(says, Verdict) and turn == options.turns - 1 else ():
+                    table.add_row("", f"  {run.name}", run.ending, f"{run.seconds:.2f}", "")
+        console.print(table)
+        medians = {who: statistics_of.median(seconds[1:] or seconds) for who, seconds in taken.items()}
+        console.print("medians of the warm ones:", {who: round(seconds, 2) for who, seconds in medians.items()})
+        if "same_two_models" in medians:
+            console.print(f"ratio {medians['torchparity'] / medians['same_two_models']:.2f}")
+        del model, asked
 
 
 def bench_leaf(console: Console, options: argparse.Namespace) -> None:
-    """One large leaf, step by step."""
-    table = Table("dtype", "step", "ms", "floor, ms", "ratio")
+    """One large leaf, step by step: what the device does, and all of it with Python and with waiting."""
+    from triton.testing import do_bench
+
+    table = Table("dtype", "step", "floor, ms", "device, ms", "ratio", "waited for, ms", "ratio")
     rows = columns = 1 << 14
     for dtype in (torch.float32, torch.bfloat16):
         eager = torch.randn(rows, columns, device="cuda").to(dtype)
@@ -254,19 +258,17 @@ def bench_leaf(console: Console, options: argparse.Namespace) -> None:
         del copied
         held = eager.nbytes
         baseline = statistics.FloatBaseline(eager, truth)
-        begin = best(lambda eager=eager, truth=truth: statistics.FloatBaseline(eager, truth))
-        add = best(lambda baseline=baseline, other=other: baseline.add(other))
-        judge = best(
-            lambda baseline=baseline, other=other: judgement.judge_float(baseline, other, judgement.Tolerance())
-        )
-        for name, seconds, moved in (
-            ("begin", begin, held + truth.nbytes + held),
-            ("sample", add, 5 * held),
-            ("judge", judge, 4 * held),
-        ):
-            floor = moved / speed
-            table.add_row(str(dtype), name, f"{seconds * 1e3:.2f}", f"{floor * 1e3:.2f}", f"{seconds / floor:.2f}")
-        del truth, baseline
+        steps: dict[str, tuple[int, Callable[[], Any]]] = {
+            "begin": (2 * held + truth.nbytes, functools.partial(statistics.FloatBaseline, eager, truth)),
+            "sample": (5 * held, functools.partial(baseline.add, other)),
+            "judge": (4 * held, functools.partial(judgement.judge_float, baseline, other, judgement.Tolerance())),
+        }
+        for name, (moved, work) in steps.items():
+            floor = moved / speed * 1e3
+            waited, device = best(work) * 1e3, do_bench(work, warmup=10, rep=50)
+            ratios = f"{device / floor:.2f}", f"{waited / floor:.2f}"
+            table.add_row(str(dtype), name, f"{floor:.2f}", f"{device:.2f}", ratios[0], f"{waited:.2f}", ratios[1])
+        del truth, baseline, steps
     console.print(table)
 
 
@@ -411,6 +413,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("parts", nargs="*", default=list(PARTS), choices=[*PARTS, []])
     parser.add_argument("--sizes", nargs="*", default=["1G"])
+    parser.add_argument("--turns", type=int, default=5)
     parser.add_argument("--faults", nargs="*", default=["asserting", "reaching", "exhausting", "hanging"])
     parser.add_argument("--queries", type=int, default=6)
     parser.add_argument("--hostile", type=int, default=200)

@@ -35,7 +35,8 @@ def aggregate_scores(baseline: FloatBaseline, sums: Sums) -> tuple[list[str], to
         return [], torch.empty(0, dtype=torch.float64, device=baseline.device)
     units, vectors = baseline.aggregate_units(), sums.vectors()
     names = [name for name in vectors if name in units]
-    worst = torch.stack([(vectors[name] / units[name]).abs().max() for name in names])
+    ratios = torch.cat([vectors[name] for name in names]).div_(torch.cat([units[name] for name in names])).abs_()
+    worst = torch.stack([part.max() for part in ratios.split([len(vectors[name]) for name in names])])
     return names, torch.nan_to_num_(worst, nan=0.0, posinf=math.inf)
 
 

@@ -150,10 +150,8 @@ def judge_at_once(baseline: FloatBaseline, values: torch.Tensor, tolerance: Tole
         values, baseline.eager, baseline.correction, baseline.squares, vectors, numbers, baseline.magnitude
     )
     names, scores = aggregate_scores(baseline, Sums.cut_from(found.sums, baseline.layout))
-    spot = (found.place // baseline.layout.columns, found.place % baseline.layout.columns)
-    errors = torch.cat([baseline.difference(run, *spot) for run in (baseline.eager, values)]).abs_()
     # All of it is asked for before the device is waited for, once.
-    told = torch.cat([found.facts, found.place.double(), errors.double(), scores]).tolist()
+    told = torch.cat([found.told, scores]).tolist()
     energy_of_all, changed, seen, wrong, score, position, eager_error, candidate_error = told[:8]
     if not math.isfinite(energy_of_all):
         return None

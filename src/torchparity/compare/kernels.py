@@ -15,92 +15,18 @@ import torch
 import triton
 import triton.language as tl
 
-# Elements of a tile: a row of a strip, or several short ones; a judgement has more to hold of each. One warp has it
-# all, so that sums over a row are its own.
+from torchparity.compare.tiles import Cut, keep_column, keep_fact, keep_row, whole
+
+# Elements of a tile: a row of a strip, or several short ones; a judgement has more to hold of each.
 TILE = 512
 JUDGED_TILE = 256
-WARPS = 1
-# Tiles that one program goes down, so that sums over columns leave its registers once; and how many programs there
-# should be at least, so that every core has several.
-LONGEST = 64
-PROGRAMS = 4096
+# Programs whose facts are read at once.
+FACTS = 1024
 # The number of a tile, and a count of tiles, have room in so many bits.
 TURN_BITS = 6
 COUNT_BITS = 7
 # How far the largest value may be from what a few of them tell, so that squares stay within float32.
 FAR = 2.0**40
-
-
-@dataclass(frozen=True)
-class Cut:
-    """How a matrix is cut into tiles."""
-
-    rows: int
-    columns: int
-    height: int
-    width: int
-    loops: int
-
-    @classmethod
-    def of(cls, matrix: torch.Tensor, tile: int) -> Cut:
-        """Cut a matrix so that tiles are wide, and programs neither few nor short."""
-        rows, columns = matrix.shape
-        width = min(tile, triton.next_power_of_2(max(1, columns)))
-        height = tile // width
-        tiles = math.ceil(columns / width) * math.ceil(rows / height)
-        return cls(rows, columns, height, width, min(LONGEST, max(1, tiles // PROGRAMS)))
-
-    @property
-    def strips(self) -> int:
-        """How many programs there are across."""
-        return math.ceil(self.columns / self.width)
-
-    @property
-    def levels(self) -> int:
-        """How many programs there are down."""
-        return math.ceil(self.rows / (self.height * self.loops))
-
-    @property
-    def programs(self) -> int:
-        """How many programs there are; a device counts far in one dimension only."""
-        return self.strips * self.levels
-
-    @property
-    def shape(self) -> dict[str, int]:
-        """The tile as the kernels want it."""
-        return {"HEIGHT": self.height, "WIDTH": self.width, "num_warps": WARPS}
-
-    def parts(self, count: int, like: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return room for `count` sums over rows and over columns, in the parts that the programs give."""
-        row = torch.empty(count, self.strips, self.rows, dtype=torch.float32, device=like.device)
-        return row, torch.empty(count, self.levels, self.columns, dtype=torch.float32, device=like.device)
-
-
-def whole(parts: tuple[torch.Tensor, torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return sums over rows and over columns, one line for each thing that was summed."""
-    row, column = (part.sum(1, dtype=torch.float64) for part in parts)
-    return row, column
-
-
-@triton.jit
-def keep_row(parts, number, strips, down, rows, values):
-    """Write what the rows of a tile sum up to, as the `number`th of some sums."""
-    start = (number * strips + tl.program_id(0) % strips).to(tl.int64) * rows
-    tl.store(parts + start + down, tl.sum(values, 1), down < rows)
-
-
-@triton.jit
-def keep_column(parts, number, strips, across, columns, values):
-    """Write what a program has summed of its columns, as the `number`th of some sums."""
-    levels = tl.num_programs(0) // strips
-    start = (number * levels + tl.program_id(0) // strips).to(tl.int64) * columns
-    tl.store(parts + start + across, tl.sum(values, 0), across < columns)
-
-
-@triton.jit
-def keep_fact(facts, number, value):
-    """Write one number that a program has found."""
-    tl.store(facts + number * tl.num_programs(0) + tl.program_id(0), value)
 
 
 @triton.jit
@@ -252,6 +178,42 @@ def judge_kernel(
     keep_fact(places, 0, tl.max(tl.where(worst == top, first * columns + across[None, :], -1)))
 
 
+@triton.jit
+def tell_kernel(
+    facts, places, candidate, eager, correction, told,
+    programs, columns, candidate_row, candidate_column, eager_row, eager_column,
+    HAS_TRUTH: tl.constexpr, TURN_BITS: tl.constexpr, FACTS: tl.constexpr,
+):  # fmt: skip
+    """Put together what the programs of a judgement have found, and look at the place of the worst."""
+    changed = tl.zeros((FACTS,), tl.int64)
+    seen = tl.zeros((FACTS,), tl.int64)
+    wrong = tl.zeros((FACTS,), tl.int64)
+    worst = tl.full((FACTS,), -1, tl.int64)
+    for first in range(0, programs, FACTS):
+        number = first + tl.arange(0, FACTS)
+        inside = number < programs
+        changed += tl.load(facts + number, inside, other=0)
+        seen += tl.load(facts + programs + number, inside, other=0)
+        wrong += tl.load(facts + 2 * programs + number, inside, other=0)
+        met = tl.load(facts + 3 * programs + number, inside, other=-1).to(tl.int64)
+        worst = tl.maximum(worst, tl.where(met < 0, -1, (met << 32) | (programs - 1 - number)))
+    top = tl.max(worst)
+    score = ((top >> 32).to(tl.int32) >> TURN_BITS) << TURN_BITS
+    # Where nothing has a score, there is no place either.
+    place = tl.load(places + (programs - 1 - (top & 0xFFFFFFFF)), top >= 0, other=0)
+    row, column = place // columns, place % columns
+    value = tl.load(candidate + row * candidate_row + column * candidate_column).to(tl.float32)
+    base = tl.load(eager + row * eager_row + column * eager_column).to(tl.float32)
+    truth = tl.load(correction + place).to(tl.float32) if HAS_TRUTH else 0.0
+    tl.store(told, tl.sum(changed).to(tl.float64))
+    tl.store(told + 1, tl.sum(seen).to(tl.float64))
+    tl.store(told + 2, tl.sum(wrong).to(tl.float64))
+    tl.store(told + 3, score.to(tl.float32, bitcast=True).to(tl.float64))
+    tl.store(told + 4, place.to(tl.float64))
+    tl.store(told + 5, tl.abs(truth).to(tl.float64))
+    tl.store(told + 6, tl.abs(value - base - truth).to(tl.float64))
+
+
 @dataclass(frozen=True)
 class Begun:
     """What is known of a leaf before any sample; `usable` where everything about it is finite and normal."""
@@ -266,23 +228,25 @@ class Begun:
 
 @dataclass(frozen=True)
 class Added:
-    """The sums of a sample's difference: rows, columns, and both times eager; `finite` where all of it is."""
+    """The sums of a sample's difference: rows, columns, and both times eager; on their device still.
+
+    Where something is not `finite`, there is no telling: all sums are zero then.
+    """
 
     sums: torch.Tensor
-    finite: bool
+    finite: torch.Tensor
 
 
 @dataclass(frozen=True)
 class Judged:
     """What one pass over a candidate has shown, on its device still: nobody has waited for it yet.
 
-    `facts` are the energy (not finite where something is not), how many elements are not eager's, how many are off by
-    more than what is seen, how many are wrong, and the worst score.
+    `told` are the energy (not finite where something is not), how many elements are not eager's, how many are off by
+    more than what is seen, how many are wrong, the worst score, its place, and eager's and the candidate's error there.
     """
 
     sums: torch.Tensor
-    facts: torch.Tensor
-    place: torch.Tensor
+    told: torch.Tensor
 
 
 def begin(eager: torch.Tensor, truth: torch.Tensor | None, tiny: float) -> Begun:
@@ -292,7 +256,7 @@ def begin(eager: torch.Tensor, truth: torch.Tensor | None, tiny: float) -> Begun
     kept = torch.float32 if eager.dtype == torch.float32 else torch.bfloat16
     held = eager if truth is None else truth
     correction = torch.empty(eager.shape, dtype=kept, device=eager.device) if truth is not None else None
-    parts = cut.parts(1, eager)
+    parts = cut.parts(1, 1, eager)
     facts = torch.empty(3, cut.programs, dtype=torch.float32, device=eager.device)
     begin_kernel[(cut.programs,)](
         eager, held, correction if correction is not None else eager, *parts, facts, tiny, 1.0 / magnitude,
@@ -319,7 +283,7 @@ def add(
 ) -> Added:
     """Add one sample to the squares, and to their sums over rows and columns."""
     cut = Cut.of(eager, TILE)
-    parts = cut.parts(3, eager)
+    parts = cut.parts(3, 3, eager)
     add_kernel[(cut.programs,)](
         sample, eager, correction if correction is not None else eager, squares, *parts, scale, 1.0 / magnitude,
         cut.rows, cut.columns, *sample.stride(), *eager.stride(), cut.loops, cut.strips,
@@ -328,7 +292,9 @@ def add(
     row, column = whole(parts)
     for held, found in zip(profile, (row, column), strict=True):
         held += found[2]
-    return Added(enlarged(row, column, magnitude), math.isfinite(row[:2].sum().item()))
+    total = row[:2].sum()
+    finite = total - total == 0
+    return Added(torch.where(finite, enlarged(row, column, magnitude), 0.0), finite)
 
 
 def judge(
@@ -347,7 +313,7 @@ def judge(
     nobody sees.
     """
     cut = Cut.of(eager, JUDGED_TILE)
-    parts = cut.parts(3, eager)
+    parts = cut.parts(3, 2, eager)
     facts = torch.empty(4, cut.programs, dtype=torch.int32, device=eager.device)
     places = torch.empty(cut.programs, dtype=torch.int64, device=eager.device)
     judge_kernel[(cut.programs,)](
@@ -356,11 +322,14 @@ def judge(
         HAS_TRUTH=correction is not None, TURN_BITS=TURN_BITS, COUNT_BITS=COUNT_BITS, **cut.shape,
     )  # fmt: skip
     row, column = whole(parts)
-    top, at = facts[3].max(0, keepdim=True)
-    score = top.bitwise_and_(-(1 << TURN_BITS)).view(torch.float32)
+    told = torch.empty(7, dtype=torch.float64, device=eager.device)
+    tell_kernel[(1,)](
+        facts, places, candidate, eager, correction if correction is not None else eager, told,
+        cut.programs, cut.columns, *candidate.stride(), *eager.stride(),
+        HAS_TRUTH=correction is not None, TURN_BITS=TURN_BITS, FACTS=FACTS,
+    )  # fmt: skip
     energy = row[2].sum(0, keepdim=True).mul_(magnitude**2)
-    told = torch.cat([energy, facts[:3].sum(1, dtype=torch.float64), score.double()])
-    return Judged(enlarged(row, column, magnitude), told, places.gather(0, at))
+    return Judged(enlarged(row, column, magnitude), torch.cat([energy, told]))
 
 
 def try_out(device: torch.device) -> None:

@@ -216,6 +216,7 @@ class FloatBaseline:
             sums.add(rows, columns, difference, self.block(rows, columns))
             difference.mul_(1.0 / (amplitude * self.unit))
             self.squares[rows, columns].addcmul_(difference, difference)
+        self.samples += 1
         self._count(sums, amplitude)
 
     def _add_at_once(self, values: torch.Tensor, amplitude: float) -> None:
@@ -223,14 +224,16 @@ class FloatBaseline:
         squares = self.squares
         scale = 1.0 / (amplitude * self.unit)
         added = self.kernels.add(values, self.eager, self.correction, squares, self._profile, scale, self.magnitude)
-        sums = Sums.cut_from(added.sums, self.layout)
-        if not added.finite:
-            sums = Sums.zeros(self.layout, self.device, self.magnitude)
-            for rows, columns in self.layout.blocks(self.device):
-                difference = self.difference(values, rows, columns)
-                wild = ~torch.isfinite(difference)
-                self._note_nonfinite(rows, columns, wild)
-                sums.add(rows, columns, difference.masked_fill_(wild, 0.0), self.block(rows, columns))
+        self.samples += 1
+        self._count(Sums.cut_from(added.sums, self.layout), amplitude)
+        if added.finite.item():  # All that there is to do is asked for before the device is waited for.
+            return
+        sums = Sums.zeros(self.layout, self.device, self.magnitude)
+        for rows, columns in self.layout.blocks(self.device):
+            difference = self.difference(values, rows, columns)
+            wild = ~torch.isfinite(difference)
+            self._note_nonfinite(rows, columns, wild)
+            sums.add(rows, columns, difference.masked_fill_(wild, 0.0), self.block(rows, columns))
         self._count(sums, amplitude)
 
     def _count(self, sums: Sums, amplitude: float) -> None:
@@ -239,7 +242,6 @@ class FloatBaseline:
             if held is None:
                 held = self.sum_squares[name] = torch.zeros_like(vector)
             held.addcmul_(vector, vector, value=amplitude**-2)
-        self.samples += 1
         self._pool = self._units = None
 
     def _note_nonfinite(self, rows: slice, columns: slice, wild: torch.Tensor) -> None:
@@ -317,9 +319,9 @@ class FloatBaseline:
                 row, column = self._profile[0] / self.layout.columns, self._profile[1] / self.layout.rows
             else:
                 row, column = self.squares.mean(1), self.squares.mean(0)
-            self._pool = outer_profile(row.double() * share, column.double() * share, self.layout, POOL_SHARE)
-        row, column = self._pool
-        return row.to(self.work), column.to(self.work)
+            row, column = outer_profile(row.double() * share, column.double() * share, self.layout, POOL_SHARE)
+            self._pool = row.to(self.work), column.to(self.work)
+        return self._pool
 
     def scales(self) -> tuple[torch.Tensor, torch.Tensor]:
         """Vectors whose outer product is how large eager's values are around each element."""
