@@ -16,6 +16,7 @@ from __future__ import annotations
 import argparse
 import copy
 import functools
+import gc
 import random
 import statistics as statistics_of
 import subprocess
@@ -194,7 +195,11 @@ def made(size: str) -> tuple[torch.nn.Module, tuple[torch.Tensor, ...]]:
 
 
 def timed(work: Callable[[], Any]) -> tuple[Any, float, float]:
-    """Return what some work gives, how long it took and how much memory it held at once."""
+    """Return what some work gives, how long it took and how much memory it held at once.
+
+    What others have left is thrown away first: in some turns one would pay for the other's garbage.
+    """
+    gc.collect()
     torch.cuda.synchronize()
     torch.cuda.empty_cache()
     torch.cuda.reset_peak_memory_stats()

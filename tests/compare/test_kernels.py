@@ -73,10 +73,12 @@ def test_a_leaf_is_judged_alike(dtype, shape, transposed, monkeypatch):
 
 
 @pytest.mark.parametrize("shape", [(5, 900), (90, 3), (2000,), (40, 600)], ids=str)
-def test_programs_that_go_down_many_rows_and_strips_judge_alike(shape, monkeypatch):
+@pytest.mark.parametrize("many", [0, 1 << 20])
+def test_programs_that_go_down_many_rows_and_strips_judge_alike(shape, many, monkeypatch):
     from torchparity.compare import tiles
 
     monkeypatch.setattr(tiles, "PROGRAMS", 2)
+    monkeypatch.setattr(tiles, "MANY", many)
     plain, _ = judged(torch.float32, shape, fast=False, transposed=False, monkeypatch=monkeypatch)
     fast, _ = judged(torch.float32, shape, fast=True, transposed=False, monkeypatch=monkeypatch)
     for name in NUMBERS:

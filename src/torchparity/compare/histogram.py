@@ -38,8 +38,7 @@ def error_histogram(baseline: FloatBaseline, candidate: torch.Tensor) -> Histogr
 
 def powers(errors: torch.Tensor) -> np.ndarray[Any, Any]:
     """Count, for each row, the errors by the power of two at or below them; last, those that are zero or infinite."""
-    counted = (errors > 0) & (errors < torch.finfo(errors.dtype).max)
-    bins = torch.where(counted, torch.frexp(errors)[1].long() - 1 - LOWEST_POWER, POWERS)
-    bins += torch.arange(len(errors), device=errors.device)[:, None] * (POWERS + 1)
-    counts = torch.bincount(bins.reshape(-1), minlength=len(errors) * (POWERS + 1))
-    return counts.reshape(len(errors), -1).cpu().numpy()  # At once: a device is waited for only here.
+    held = errors.cpu().numpy()  # At once: a device is waited for only here, and has little to do with so few.
+    counted = (held > 0) & (held < np.finfo(held.dtype).max)
+    bins = np.where(counted, np.frexp(held)[1] - 1 - LOWEST_POWER, POWERS)
+    return np.stack([np.bincount(row, minlength=POWERS + 1) for row in bins])

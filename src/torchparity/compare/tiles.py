@@ -17,6 +17,8 @@ LONGEST = 64
 PROGRAMS = 4096
 # Parts that are added up at once, and of how many sums.
 DEEP, WIDE = 16, 64
+# From so many parts on, a kernel of their own is worth its launch.
+MANY = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -85,8 +87,10 @@ def whole(parts: tuple[torch.Tensor, torch.Tensor]) -> tuple[torch.Tensor, torch
 
 
 def added_up(parts: torch.Tensor) -> torch.Tensor:
-    """Return sums from their parts (torch's own sum makes a copy in float64 first)."""
+    """Return sums from their parts (torch's own sum makes a copy in float64 first: of many that takes longer)."""
     lines, count, size = parts.shape
+    if parts.numel() < MANY:
+        return parts.sum(1, dtype=torch.float64)
     sums = torch.empty(lines, size, dtype=torch.float64, device=parts.device)
     blocks = math.ceil(size / WIDE)
     whole_kernel[(lines * blocks,)](parts, sums, count, size, blocks, DEEP=DEEP, WIDE=WIDE)
