@@ -6,9 +6,11 @@ from types import SimpleNamespace
 from unittest import mock
 
 import torch
+import torch.utils._pytree as pytree
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from torchparity import torchapi
 from torchparity.compare import matrices
 from torchparity.compare.integers import ExactBaseline
 from torchparity.compare.judgement import THRESHOLD, Suspicion, Tolerance, judge_exact, judge_float, unravel
@@ -72,6 +74,16 @@ def test_the_walk_reaches_every_tensor_once_with_a_path_of_its_own(value):
 @given(nested)
 def test_two_walks_of_one_value_are_the_same(value):
     assert [(path, id(leaf)) for path, leaf in walk(value)] == [(path, id(leaf)) for path, leaf in walk(value)]
+
+
+@quickly
+@given(nested)
+def test_a_tree_is_mapped_as_torch_maps_it(value):
+    def told(leaf):
+        return f"{type(leaf).__name__} {id(leaf) if isinstance(leaf, torch.Tensor) else leaf}"
+
+    assert torchapi.tree_map(told, value) == pytree.tree_map(told, value)
+    assert list(map(told, torchapi.tree_leaves(value))) == list(map(told, pytree.tree_leaves(value)))
 
 
 shapes = st.lists(st.integers(1, 6), max_size=5).map(tuple)

@@ -223,6 +223,7 @@ class Begun:
     row_energy: torch.Tensor
     column_energy: torch.Tensor
     peak: float
+    energy: float
     error: float
 
 
@@ -269,7 +270,7 @@ def begin(eager: torch.Tensor, truth: torch.Tensor | None, tiny: float) -> Begun
     square = magnitude**2
     usable = math.isfinite(error) and math.isfinite(energy) and least == 0
     usable &= 1.0 / FAR < (peak / magnitude if peak else 1.0) < FAR
-    return Begun(usable, correction, row.mul_(square), column.mul_(square), peak, error * square)
+    return Begun(usable, correction, row.mul_(square), column.mul_(square), peak, energy * square, error * square)
 
 
 def add(

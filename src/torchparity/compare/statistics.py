@@ -65,6 +65,7 @@ class FloatBaseline:
         self.noise_nonfinite: torch.Tensor | None = None
         self.error_energy: float | None = None
         self.sum_squares: dict[str, torch.Tensor] = {}
+        self._rms: float | None = None
         self.kernels: Any = leaf_kernels(self.device.type) if real.dtype in AT_ONCE and self.layout.total else None
         if self.kernels is not None and not self._begin_at_once(reference):
             self.kernels = None
@@ -72,7 +73,6 @@ class FloatBaseline:
             self._split(reference)
             self.magnitude = self._magnitude()
             self.row_energy, self.column_energy = self._energies()
-        self._rms: float | None = None
         self._squares: torch.Tensor | None = None
         self._profile = tuple(torch.zeros(size, dtype=torch.float64, device=self.device) for size in self.eager.shape)
         self.unit = self._unit()
@@ -105,6 +105,7 @@ class FloatBaseline:
         begun = self.kernels.begin(self.eager, truth, self._least_normal())
         self.correction, self.row_energy, self.column_energy = begun.correction, begun.row_energy, begun.column_energy
         self.peak, self.error_energy, self.magnitude = begun.peak, begun.error, power_near(begun.peak)
+        self._rms = math.sqrt(begun.energy / self.layout.total) if begun.usable else None
         if not begun.usable:
             self.correction = self.error_energy = None
             self.peak = 0.0
@@ -281,12 +282,13 @@ class FloatBaseline:
         """Return one unit of score for each sum that has enough terms to mean something: its noise, and its floor."""
         if self._units is None:
             self._units = {}
-            for name, floor in self._floors().items():
+            for name, floor in self._floors.items():
                 variance = self.sum_squares[name] / self.samples
                 unit = (variance + variance.mean()).sqrt() + floor
                 self._units[name] = unit.clamp_(min=torch.finfo(unit.dtype).tiny)
         return self._units
 
+    @functools.cached_property
     def _floors(self) -> dict[str, torch.Tensor]:
         """Return what correct roundings alone may add to each sum."""
         layout, epsilon = self.layout, self.epsilon

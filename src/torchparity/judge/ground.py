@@ -21,7 +21,7 @@ from torchparity.errors import ParityError, ResourceError
 from torchparity.judge import reasons
 from torchparity.judge.repeating import repeats
 from torchparity.judge.settings import Settings
-from torchparity.records import NOT_JUDGED, Failure, LeafReport, Progress, RunRecord, Status
+from torchparity.records import Failure, Progress, RunRecord
 from torchparity.run.noise import Noise, NoiseBank
 from torchparity.run.operators import poisoned
 from torchparity.run.plan import Plan
@@ -169,6 +169,7 @@ class Ground:
         consume: Callable[[Leaf], None],
         *,
         mode: Callable[[], contextlib.AbstractContextManager[Any]] = contextlib.nullcontext,
+        state: bool = True,
     ) -> Ending:
         """Run eager, whatever torch.compile stands inside the model."""
         self.announce(name)
@@ -177,7 +178,7 @@ class Ground:
             self.own(leaf.path, lambda: consume(leaf))
 
         with torchapi.eagerly():
-            ending = self.runner.run(self.subject.model, hear, mode=mode, early=True)
+            ending = self.runner.run(self.subject.model, hear, mode=mode, early=True, state=state)
         self.record(name, ending)
         if ending.lost and name != EAGER:
             raise ResourceError(
@@ -362,7 +363,9 @@ class Ground:
 
         plain = f"noise {self.noise_counter}" if widen else "right run"
         name = plain if amplitude == 1.0 else "amplified noise"
-        ending = self._run(name, consume, mode=lambda: noise)
+        # State that eager leaves alone has nothing to widen: comparing it all costs as much as a forward pass.
+        state = watch is not None or any(entry.parts for entry in targets.values() if entry.leaf.role in LIVING_ROLES)
+        ending = self._run(name, consume, mode=lambda: noise, state=state)
         if ending.failure is None:
             self.noise_known |= widen and amplitude == 1.0
             self.noise_operations = noise.operations
@@ -377,12 +380,6 @@ def kept(leaf: Leaf, *, reused: bool = False) -> Leaf:
     if (reused or leaf.role in LIVING_ROLES) and leaf.changed and isinstance(leaf.value, torch.Tensor):
         leaf = replace(leaf, value=leaf.value.clone())
     return leaf if leaf.original is None else replace(leaf, original=None)
-
-
-def report_of_none(path: str, leaf: Leaf | None) -> LeafReport:
-    """Return the report of a leaf that our own judgement failed at."""
-    role = leaf.role if leaf is not None else "output"
-    return LeafReport(path=path, role=role, status=Status.UNKNOWN, dtype="", shape=(), note=NOT_JUDGED)
 
 
 def truths_of(reference: Reference, value: torch.Tensor) -> dict[str, torch.Tensor]:

@@ -10,7 +10,7 @@ from torchparity.compare.judgement import Tolerance
 from torchparity.compare.leaves import Leaf
 from torchparity.judge.appeals import CandidateRun, is_clear
 from torchparity.judge.ground import Ground, kept
-from torchparity.records import LeafReport
+from torchparity.records import NOT_JUDGED, LeafReport, Status
 
 
 class Hearing:
@@ -67,3 +67,9 @@ class Hearing:
         """The reports in the order in which eager gave the leaves."""
         first = {path: self.reports[path] for path in self.ground.expectations if path in self.reports}
         return {**first, **self.reports}
+
+
+def report_of_none(path: str, leaf: Leaf | None) -> LeafReport:
+    """Return the report of a leaf that our own judgement failed at."""
+    role = leaf.role if leaf is not None else "output"
+    return LeafReport(path=path, role=role, status=Status.UNKNOWN, dtype="", shape=(), note=NOT_JUDGED)

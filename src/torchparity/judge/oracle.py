@@ -29,8 +29,8 @@ from torchparity.judge import reasons
 from torchparity.judge.appeals import Appeals, CandidateRun, drew_alike
 from torchparity.judge.choices import hearing_choices, judge_choices, tuned_to
 from torchparity.judge.coverage import Coverage
-from torchparity.judge.ground import Ground, report_of_none
-from torchparity.judge.hearing import Hearing
+from torchparity.judge.ground import Ground
+from torchparity.judge.hearing import Hearing, report_of_none
 from torchparity.judge.holding import Held
 from torchparity.judge.memory import look_at_memory
 from torchparity.judge.otherwise import judge_closely, judge_exactly, judge_replays, judge_without_dropout

@@ -107,11 +107,12 @@ def gradient_leaves(prefix: str, inputs: Named, state: ModelState, handed: Conta
 
 def state_leaves(prefix: str, state: ModelState) -> Iterator[Leaf]:
     """Yield parameters, buffers, and attributes of modules that the run has changed."""
-    held = [(name, role, tensor, state.snapshot.original(tensor)) for name, role, tensor in state.named()]
+    named = list(state.named())
+    held = [(name, role, tensor, state.snapshot.original(tensor)) for name, role, tensor in named]
     alike = same_on_device([(tensor, tensor if original is None else original) for *_, tensor, original in held])
     for (name, role, tensor, original), known in zip(held, alike, strict=True):
         yield _changed(f"{prefix}{role}.{name}", role, tensor, original, known=known)
-    for path, value, original in state.attributes():
+    for path, value, original in state.attributes({id(tensor) for *_, tensor in named}):
         if isinstance(value, torch.Tensor):
             yield _changed(f"{prefix}attribute.{path}", "attribute", value, original)
         else:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import random
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -206,12 +206,12 @@ class ModelState:
             if id(tensor) not in seen:
                 yield name, "tensor", tensor
 
-    def attributes(self) -> Iterator[tuple[str, Any, Any]]:
+    def attributes(self, held: Container[int]) -> Iterator[tuple[str, Any, Any]]:
         """Yield (path, value, saved tensor or None) for tensors in Python's state, and for what else a run has changed.
 
+        Tensors whose identity is `held` have been told already.
         A cache, a counter, a list of results: what a run writes there is part of what it computes.
         """
-        held = {id(tensor) for _, _, tensor in self.named()}
         for path, value in self.python.changes():
             if not isinstance(value, torch.Tensor):
                 yield path, value, None

@@ -97,12 +97,13 @@ class Runner:
         patience: float | None = None,
         early: bool = False,
         zones: Zones | None = None,
+        state: bool = True,
     ) -> Ending:
         """Run every call from the saved state; an exception is an ending, not the caller's problem.
 
         A device that is still busy when `patience` is over, after all was asked of it, is taken to hang. Gradients that
         are known to be whole at once are handed on `early`, while the backward pass goes on. With `zones`, inputs and
-        state lie between them.
+        state lie between them. Without `state` nobody asks what became of the model's.
         """
         started = time.perf_counter()
         self._begin()
@@ -111,7 +112,7 @@ class Runner:
         try:
             if zones is not None:
                 self.state.lie_between(zones)
-            self._run(function, consume, mode, phase, patience, early=early)
+            self._run(function, consume, mode, phase, patience, early=early, state=state)
             torchapi.settle(self.device)  # What goes wrong on a device is to show in the run that made it.
         except (ParityError, NeedsPlainKernels):
             raise
@@ -151,6 +152,7 @@ class Runner:
         patience: float | None,
         *,
         early: bool,
+        state: bool,
     ) -> None:
         plan = self.plan
         optimizer = plan.optimizer(self.state.parameters()) if plan.optimizer else None
@@ -184,7 +186,8 @@ class Runner:
             if loss is not None:
                 consume(Leaf(path=f"{prefix}loss", role="loss", value=loss))
             groups = [gradient_leaves(prefix, inputs, self.state, handed)] if plan.backward else []
-            groups += [state_leaves(prefix, self.state), argument_leaves(prefix, call, inputs, args, kwargs)]
+            groups += [state_leaves(prefix, self.state)] if state else []
+            groups += [argument_leaves(prefix, call, inputs, args, kwargs)]
             groups += [optimizer_leaves(prefix, optimizer, self.state)] if optimizer is not None else []
             for leaf in itertools.chain.from_iterable(groups):
                 consume(leaf)

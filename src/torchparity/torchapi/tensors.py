@@ -104,13 +104,22 @@ def pytree_children(value: Any) -> list[Any] | None:
 
 
 def tree_map(function: Callable[[Any], Any], tree: Any) -> Any:
-    """Apply a function to every leaf of a pytree."""
+    """Apply a function to every leaf of a pytree; plain tuples, lists and mappings cost little."""
+    kind = type(tree)
+    if kind is tuple:
+        return tuple([tree_map(function, item) for item in tree])
+    if kind is list:
+        return [tree_map(function, item) for item in tree]
+    if kind is dict:
+        return {key: tree_map(function, item) for key, item in tree.items()}
+    if kind in NO_TENSORS or kind is torch.Tensor:
+        return function(tree)
     return pytree.tree_map(function, tree)
 
 
 def tree_leaves(tree: Any) -> list[Any]:
-    """Return the leaves of a pytree, in order."""
-    return pytree.tree_leaves(tree)
+    """Return the leaves of a pytree, in order; most operations give one tensor."""
+    return [tree] if type(tree) is torch.Tensor else pytree.tree_leaves(tree)
 
 
 def tensors_in(tree: Any) -> list[torch.Tensor]:
