@@ -373,6 +373,8 @@ class Ground:
             self.notes.append(told)
         self.saw_random |= noise.saw_random
         self.shortens |= noise.shortens
+        if noise.undefined and (told := reasons.undefined_casts()) not in self.notes:
+            self.notes.append(told)
 
 
 def kept(leaf: Leaf, *, reused: bool = False) -> Leaf:

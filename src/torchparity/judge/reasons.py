@@ -92,6 +92,11 @@ def uninitialised(paths: Iterable[str]) -> str:
     return f"the model itself returns uninitialised memory at {listed(paths)}"
 
 
+def undefined_casts() -> str:
+    """Eager made integers of floats that they cannot hold."""
+    return "the model makes integers of numbers that they cannot hold: what comes of that is not defined, nor judged"
+
+
 def not_compared(paths: Iterable[str]) -> str:
     """Say which leaves have numbers that could not be held against each other."""
     return f"the numbers at {listed(paths)} could not be compared, which is no agreement"

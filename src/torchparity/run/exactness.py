@@ -15,6 +15,7 @@ import torch
 
 from torchparity import torchapi
 from torchparity.compare.facts import is_float
+from torchparity.run.casts import undefined_in
 from torchparity.run.operators import CONTRACTIONS, Traits
 
 # Bits of the mantissa: an integer up to two to this power is a number of the dtype.
@@ -70,6 +71,8 @@ class Exactness:
                 self.taint(tensor)  # What autograd makes of nothing has no numbers that could be looked at.
             return
         exact = all(self.is_exact(tensor) for tensor in given) and not traits.random
+        outputs = results[0][0] if results else None
+        exact = exact and undefined_in(traits.name, args, kwargs, outputs) is None
         exact = exact and all(same_numbers(tensor, twin) for tensor, twin in results)
         whole = not any(is_float(tensor.dtype) for tensor in [*given, *(tensor for tensor, _ in results)])
         if not exact or not (whole or self._in_any_order(func, traits, doubled, results)):

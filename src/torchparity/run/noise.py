@@ -21,6 +21,7 @@ from typing import Any
 import torch
 
 from torchparity import torchapi
+from torchparity.run.casts import spoil, undefined_in
 from torchparity.run.mode import Watch, fresh_outputs, written_tensors
 from torchparity.run.operators import ALLOCATES, Traits, float_tensors, poison, terms
 
@@ -111,6 +112,8 @@ class Noise(Watch):
         self.replay = iter(replay)
         self.saw_random = False
         self.shortens = False
+        # How many results are integers made of floats that they cannot hold.
+        self.undefined = 0
 
     def operate(self, func: Callable[..., Any], traits: Traits, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run one operation and move what it rounded."""
@@ -122,6 +125,10 @@ class Noise(Watch):
         if traits.name in ALLOCATES:
             poison(outputs, finite=True)
             return outputs
+        undefined = undefined_in(traits.name, args, kwargs, outputs)
+        if undefined is not None:
+            self.undefined += 1
+            spoil(*undefined)
         self.saw_random |= traits.random
         if traits.replayed:
             self._replay(outputs)
