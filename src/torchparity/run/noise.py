@@ -22,6 +22,7 @@ import torch
 
 from torchparity import torchapi
 from torchparity.run.casts import spoil, undefined_in
+from torchparity.run.centred import move_by_means
 from torchparity.run.mode import Watch, fresh_outputs, written_tensors
 from torchparity.run.operators import ALLOCATES, Traits, float_tensors, poison, terms
 
@@ -141,6 +142,7 @@ class Noise(Watch):
             exact = [looks_exact(target) for target in targets] if doubled is not None else []
             for target in targets:
                 self._perturb_result(traits, inputs, target)
+            move_by_means(traits, args, kwargs, outputs, self._steps, self.amplitude)
             if doubled is not None and any(mask is not None for mask in exact):
                 self._move_exact(func, traits, doubled, targets, exact)
         return outputs
