@@ -13,9 +13,9 @@ from tests.minifier.judges import questions_of, whole_of
 import torchparity
 from torchparity.minifier.answers import Answer
 from torchparity.minifier.gate import Gate
-from torchparity.minifier.questions import Following
+from torchparity.minifier.questions import Following, Whole
 from torchparity.minifier.reduction import Suspicion, reduce_part
-from torchparity.minifier.suspects import PIECE, suspicions, wrong_alone
+from torchparity.minifier.suspects import PIECE, Hint, suspicions, wrong_alone
 from torchparity.records import Signature
 
 OPERATIONS = 2 * PIECE + 4
@@ -117,3 +117,45 @@ def test_one_that_is_wrong_alone_is_found_before_the_whole_case_has_answered(cas
     assert [node.args[1] for node in found.nodes] == [1.5]
     assert found.asker.signature == VALUE
     assert whole.follower().signature == VALUE
+
+
+def hint_of(extractor, number, *, waited, **facts):
+    """Return a hint at the operation that adds a number, and write down how it was asked for."""
+    (place,) = [place for place, node in enumerate(extractor.compute) if node.args[1] == number]
+    told = {"place": place, "name": extractor.compute[place].name, "kind": "value", "introduced": True, **facts}
+
+    def ask(wait):
+        waited.append(wait)
+        return told
+
+    return Hint(ask)
+
+
+def known_to_fail(asked):
+    return Whole(asked, known=Answer(signatures=(VALUE,)), looks_inside=True)
+
+
+def test_what_somebody_has_found_already_is_asked_about_first_and_nobody_waits_for_it(case, tmp_path):
+    asked, waited = questions_of(case, tmp_path, judge_of(1.5), width=2), []
+    hint = hint_of(asked.workshop.extractor, 1.5, waited=waited)
+    found = next(suspicions(known_to_fail(asked), 2, hint))
+    assert [node.args[1] for node in found.nodes] == [1.5]
+    assert (asked.queries, waited) == (0, [False])
+
+
+@pytest.mark.parametrize("facts", [{"introduced": False}, {"kind": "stride"}, {"name": "another"}, {"place": 10**6}])
+def test_a_hint_that_names_no_beginning_saves_no_question(case, tmp_path, facts):
+    asked = questions_of(case, tmp_path, judge_of(1.5), width=2)
+    hint = hint_of(asked.workshop.extractor, 2.0, waited=[], **facts)
+    found = next(suspicions(known_to_fail(asked), 2, hint))
+    assert [node.args[1] for node in found.nodes] == [1.5]
+    assert asked.queries == 2
+
+
+def test_a_hint_that_is_wrong_costs_one_question_and_the_plainest_form_of_it(case, tmp_path):
+    asked = questions_of(case, tmp_path, judge_of(1.5), width=2)
+    extractor = asked.workshop.extractor
+    gate = Gate(Following(asked, VALUE))
+    reduce_part(gate, extractor, suspicions(known_to_fail(asked), 2, hint_of(extractor, 2.0, waited=[])))
+    assert [node.args[1] for node in gate.current.graph_module.graph.nodes if node.op == "call_function"] == [1.5]
+    assert gate.current.compute_nodes == 1

@@ -252,6 +252,22 @@ def test_a_waiting_query_can_be_cancelled(pool):
     assert run(pool, "returns").ending is Ending.RETURNED
 
 
+def test_what_is_dropped_is_killed_or_never_begun_and_takes_nobody_along(pool):
+    running = [pool.submit("hostile:sleeps", None, limits=LONG) for _ in range(2)]
+    waiting = pool.submit("hostile:sleeps", None, limits=LONG)
+    wait_for(lambda: len(processes_of(pool)) >= 3, 20.0)
+    pool.drop(waiting)
+    pool.drop(running[0])
+    assert waiting.cancelled()
+    assert running[0].result(20).ending is Ending.KILLED
+    assert run(pool, "returns").ending is Ending.RETURNED
+    assert not running[1].done()
+    pool.drop(running[1])
+    pool.drop(running[0])  # Once more, and too late: nothing.
+    assert running[1].result(20).ending is Ending.KILLED
+    assert_only_the_server_is_left(pool)
+
+
 def storm(pool, count, *, seed, threads=4):
     """Ask in random order from several threads; return the wrong outcomes and the times of good queries, in order."""
     chooser = random.Random(seed)

@@ -30,7 +30,7 @@ def trimmed(tree: ast.AST) -> str:
 
 def as_source(tree: ast.AST) -> str:
     """Return a tree as source that every Python takes: from 3.12 on, quotes inside of an f-string are no other ones."""
-    return ast.unparse(ast.fix_missing_locations(WithoutNestedQuotes().visit(tree)))
+    return ast.unparse(WithoutNestedQuotes().visit(tree))
 
 
 class WithoutNestedQuotes(ast.NodeTransformer):
@@ -143,7 +143,9 @@ def embedded(name: str, *roots: str) -> tuple[tuple[str, ...], str]:
         if word in homes[word].foreign:
             imports.add(homes[word].foreign[word])
         else:
-            waiting += names_in(homes[word].definitions[word], homes[word].aliases)
+            home = homes[word]
+            home.definitions[word] = Trim().visit(home.definitions[word])
+            waiting += names_in(home.definitions[word], home.aliases)
     texts: list[str] = []
     for module in modules:
         kept = {id(node): node for word, node in module.definitions.items() if word in wanted and homes[word] is module}
@@ -175,7 +177,7 @@ def reached(name: str, seen: dict[str, Module]) -> Iterator[Module]:
                 module.foreign[(alias.asname or alias.name).split(".")[0]] = line
         else:
             node = ast.Assign([node.target], node.value) if isinstance(node, ast.AnnAssign) and node.value else node
-            module.definitions |= dict.fromkeys(defined_by(node), ast.fix_missing_locations(Trim().visit(node)))
+            module.definitions |= dict.fromkeys(defined_by(node), node)
     yield module
 
 
@@ -189,15 +191,16 @@ def defined_by(node: ast.stmt) -> list[str]:
 
 def names_in(node: ast.AST, aliases: set[str]) -> set[str]:
     """Return every name that a definition may mean, but what it binds; of `torchapi.storage_key` the second."""
-    found = [entry for entry in ast.walk(node) if isinstance(entry, ast.Name)]
-    bound = {entry.id for entry in found if not isinstance(entry.ctx, ast.Load)}
-    bound |= {entry.arg for entry in ast.walk(node) if isinstance(entry, ast.arg)}
-    inside = [
-        entry for entry in ast.walk(node) if isinstance(entry, ast.Attribute) and isinstance(entry.value, ast.Name)
-    ]
-    far = {entry.attr for entry in inside if isinstance(entry.value, ast.Name) and entry.value.id in aliases}
+    used, bound, far = set[str](), set[str](), set[str]()
+    for entry in ast.walk(node):
+        if isinstance(entry, ast.Name):
+            (used if isinstance(entry.ctx, ast.Load) else bound).add(entry.id)
+        elif isinstance(entry, ast.arg):
+            bound.add(entry.arg)
+        elif isinstance(entry, ast.Attribute) and isinstance(entry.value, ast.Name) and entry.value.id in aliases:
+            far.add(entry.attr)
     assert not far & bound, f"{far & bound} is another module's, and a variable beside it: a script cannot hold both"
-    return ({entry.id for entry in found} - bound) | far
+    return (used - bound) | far
 
 
 class Plain(ast.NodeTransformer):

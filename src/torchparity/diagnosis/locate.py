@@ -55,10 +55,16 @@ def look_at(folder: Path, pool: Pool, limits: Limits) -> Look:
     return record_from(Look, outcome.value)
 
 
+def tapped_whole(folder: Path, pool: Pool, limits: Limits) -> Future[Outcome]:
+    """Have a worker compile the graph of a bundle with every intermediate value tapped."""
+    return pool.submit(TAP_JOB, {"folder": str(folder.resolve()), "untapped": []}, limits=limits)
+
+
 class Search:
     """One search for the operation that is to blame in a bundle: asks in workers, and counts what was compiled.
 
-    `verdict` is the one on the case as it is, and `look` its graph, where these are known already.
+    `verdict` is the one on the case as it is, and `look` its graph, where these are known already; `tapped` is the
+    first question, where it was asked before.
     """
 
     def __init__(
@@ -70,8 +76,10 @@ class Search:
         listen: Callable[[str], None] | None = None,
         verdict: Verdict | None = None,
         look: Look | None = None,
+        tapped: Future[Outcome] | None = None,
     ) -> None:
         self.folder, self.pool, self.listen, self.verdict = folder.resolve(), pool, listen, verdict
+        self.tapped = tapped
         self.case = read_bundle(folder)
         self.limits = limits
         self.look = look or look_at(folder, pool, limits)
@@ -154,7 +162,11 @@ class Search:
         """Ask about every intermediate value at once, but for some."""
         shown = len(self.compute) - len(untapped)
         what = f"{shown} of {len(self.compute)} values tapped"
-        verdict, facts = self.ask(TAP_JOB, what, untapped=list(untapped))
+        if self.tapped is not None and not untapped:
+            self.compiles += 1
+            verdict, facts = self.answer(self.tapped)
+        else:
+            verdict, facts = self.ask(TAP_JOB, what, untapped=list(untapped))
         return verdict, facts.get("introduced", {})
 
     def whole(self) -> Verdict:

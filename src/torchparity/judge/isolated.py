@@ -15,7 +15,7 @@ import torch
 from torchparity import errors, torchapi
 from torchparity.compare.digests import digest_kernels
 from torchparity.compare.statistics import leaf_kernels
-from torchparity.judge import reasons
+from torchparity.judge import reasons, script
 from torchparity.judge.cases import judge_bundle
 from torchparity.records import Failure, Kind, Progress, ProgressCallback, RunRecord, Status, Verdict
 from torchparity.records.wire import plain_data, record_from
@@ -34,6 +34,11 @@ BUNDLE_JOB = "torchparity.judge.isolated:bundle_job"
 LIMIT_SECONDS = 1800.0
 
 Announce = Callable[[str], None]
+
+
+def prepare() -> None:
+    """Have the text ready that every bundle holds; who starts workers calls it, once for all of them."""
+    script.prepare()
 
 
 def prepare_device() -> None:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from torchparity.errors import NothingFails, ParityError, ResourceError, UsageError, error_from
 from torchparity.judge.isolated import BUNDLE_JOB, describe, verdict_of
@@ -44,6 +44,13 @@ STOP_SECONDS = 30.0
 
 # Judges the bundle in a folder, under limits.
 Judge = Callable[[Path, Limits], Future[Outcome]]
+
+
+class Where(Protocol):
+    """Tells which operation introduces the error, as somebody else has found it; None where nobody has."""
+
+    def __call__(self, *, wait: bool) -> Located | None:
+        """Return what is found, now or when it is."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,13 +87,13 @@ def start_minify(
     listen: Callable[[Asked], None] | None,
     verdict: Verdict | None = None,
     found: Callable[[Path], None] | None = None,
-    where: Callable[[], Located | None] | None = None,
+    where: Where | None = None,
     judge: Judge | None = None,
 ) -> Minified:
     """Make a case small in a folder of its own; `verdict` is what is known of it already.
 
     `found` hears of a small case as soon as one is there: its bundle, which stands as it is until `found` returns. It
-    may still get plainer. `where` waits for somebody else who looks for the operation that introduces the error.
+    may still get plainer. `where` hears of somebody else who looks for the operation that introduces the error.
     `judge` answers questions in the place of the pool.
     """
     with folder_for(out) as folder:
@@ -156,7 +163,7 @@ class Pursuit:
         width: int,
         listen: Callable[[Asked], None] | None,
         found: Callable[[Path], None] | None = None,
-        where: Callable[[], Located | None] | None = None,
+        where: Where | None = None,
         judge: Judge | None = None,
     ) -> None:
         self.found, self.where = found, where
@@ -253,7 +260,7 @@ class Pursuit:
     def answer(self, question: Mapping[str, Any], reply: Reply) -> None:
         """Judge a bundle for the search, and write the answer down before anybody hears it."""
         if "where" in question:
-            self.commands.submit(lambda: reply(self.hint()))
+            self.commands.submit(lambda: reply(self.hint(wait=question["where"])))
             return
         if "small" in question:
             self.tell_early()
@@ -295,12 +302,14 @@ class Pursuit:
             found, self.found = self.found, None
             found(self.folder / FOUND)
 
-    def hint(self) -> dict[str, Any]:
+    def hint(self, *, wait: bool) -> dict[str, Any]:
         """Return where the error is introduced, as somebody else has found it; nothing where nobody has."""
-        located = self.where() if self.where is not None else None
+        located = self.where(wait=wait) if self.where is not None else None
         if located is None or located.culprit is None:
             return {}
-        return {"place": located.culprit.place, "name": located.culprit.name, "kind": located.kind}
+        introduced = located.how == "introduced"
+        found = located.culprit
+        return {"place": found.place, "name": found.name, "kind": located.kind, "introduced": introduced}
 
     def astray(self, key: str | None) -> bool:
         """Wait for the whole case; tell whether its failure is another one than what was believed meanwhile."""

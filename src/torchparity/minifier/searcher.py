@@ -22,7 +22,7 @@ from torchparity.minifier.gate import Gate
 from torchparity.minifier.log import NAME, Log
 from torchparity.minifier.questions import Asked, Budget, BudgetSpent, Following, Questions, Whole, key_of
 from torchparity.minifier.reduction import FEW, reduce_part
-from torchparity.minifier.suspects import suspicions
+from torchparity.minifier.suspects import Hint, suspicions
 from torchparity.minifier.trials import Trials, under
 from torchparity.minifier.workshop import Workshop
 from torchparity.records import Signature
@@ -88,7 +88,7 @@ def search(folder: Path, log: Log, payload: Mapping[str, Any]) -> dict[str, Any]
     gate = Gate(Following(questions, Signature(kind="")))
     stopped: BaseException | None = None
     try:
-        hint = (lambda: caller.ask({"where": True}).result()) if payload["hinted"] else None
+        hint = Hint(lambda wait: caller.ask({"where": wait}).result() if payload["hinted"] else {})
         reduce_part(gate, workshop.extractor, suspicions(whole, payload["free"], hint), otherwise=whole.follower)
     except (BudgetSpent, Hung) as error:
         if gate.best is None:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from torch.fx import Node
@@ -35,16 +35,41 @@ PIECE = 16
 WINDOW = 16
 
 
-def suspicions(whole: Whole, free: int, hint: Callable[[], Mapping[str, Any]] | None = None) -> Iterator[Suspicion]:
+@dataclass(frozen=True)
+class Hint:
+    """What somebody else has found out about the place of the error; `ask(wait)` waits for him, or does not."""
+
+    ask: Callable[[bool], Mapping[str, Any]] = lambda wait: {}
+
+    def told(self, extractor: Extractor, *, wait: bool = True, introduced: bool = False) -> tuple[Node, str] | None:
+        """Return the node that is named, and how it is wrong; None where there is none, or it is of another graph.
+
+        `introduced`: only one that is wrong though what it was given is right.
+        """
+        told = self.ask(wait)
+        if not told or not 0 <= told["place"] < len(extractor.compute) or (introduced and not told["introduced"]):
+            return None
+        node = extractor.compute[told["place"]]
+        return (node, family(told["kind"])) if node.name == told["name"] else None
+
+
+NO_HINT = Hint()
+
+
+def suspicions(whole: Whole, free: int, hint: Hint = NO_HINT) -> Iterator[Suspicion]:
     """Yield small sets of nodes that may be to blame, the likeliest first, each with the failure that is meant.
 
     `free` workers look for what is wrong by itself while the whole case may still be asked about. Whoever looks for the
-    place of the error anyway gives a `hint`, which saves a question about every value.
+    place of the error anyway gives a `hint`, which saves a question about every value, and where it is there already
+    the questions about every operation.
     """
     questions = whole.questions
     extractor = questions.workshop.extractor
     raised = extractor.recording.raised
     if raised is None and whole.looks_inside and whole.expected in (None, *VALUES):
+        early = hint.told(extractor, wait=False, introduced=True) if whole.expected is not None else None
+        if early is not None and early[1] in (*VALUES, *ORIGINS):
+            yield Suspicion(nodes=[early[0]], asker=Following(questions, Signature(kind=early[1])))
         yield from alone(questions, extractor, free, hint)
     follower = whole.follower()
     kind = follower.signature.kind
@@ -56,7 +81,7 @@ def suspicions(whole: Whole, free: int, hint: Callable[[], Mapping[str, Any]] | 
         for node in named_nodes(extractor, whole.answer().clue):
             yield Suspicion(nodes=[node], asker=follower)
     elif only_gradients(whole):
-        found = hinted(extractor, hint)
+        found = hint.told(extractor)
         behind = [found[0]] if found is not None else wrong_gradients(questions, extractor, followed(kind))
         yield from (Suspicion(nodes=nodes, asker=follower) for nodes in neighbourhoods(extractor, behind))
         yield from windows(follower, extractor)
@@ -64,7 +89,7 @@ def suspicions(whole: Whole, free: int, hint: Callable[[], Mapping[str, Any]] | 
         if kind == Kind.MUTATION.value:
             written = writers(extractor, [path for path, wrong in whole.answer().wrong if wrong == kind])
             yield from (Suspicion(nodes=nodes, asker=follower) for nodes in written)
-        found = hinted(extractor, hint)
+        found = hint.told(extractor)
         known = found is not None and found[1] in (*followed(kind), *ORIGINS)
         first = found if known else first_wrong(questions, extractor, followed(kind))
         if first is not None:
@@ -86,18 +111,7 @@ def writers(extractor: Extractor, wrong: Sequence[str]) -> Iterator[Sequence[Nod
                 yield found
 
 
-def hinted(extractor: Extractor, hint: Callable[[], Mapping[str, Any]] | None) -> tuple[Node, str] | None:
-    """Return the node that a hint names, and how it is wrong; None where there is none, or it is of another graph."""
-    told = hint() if hint is not None else {}
-    if not told or not 0 <= told["place"] < len(extractor.compute):
-        return None
-    node = extractor.compute[told["place"]]
-    return (node, family(told["kind"])) if node.name == told["name"] else None
-
-
-def alone(
-    questions: Questions, extractor: Extractor, free: int, hint: Callable[[], Mapping[str, Any]] | None = None
-) -> Iterator[Suspicion]:
+def alone(questions: Questions, extractor: Extractor, free: int, hint: Hint = NO_HINT) -> Iterator[Suspicion]:
     """Yield the nodes that are wrong by themselves, one of each kind of mistake; the whole case need not be asked.
 
     Its answer may still be on the way: then what is followed is only believed to be its failure. Where several
@@ -106,7 +120,7 @@ def alone(
     seen: set[tuple[str, str]] = set()
     wrong = wrong_alone(questions, extractor, free)
     told = {(operation_name(node), kind) for node, kind in wrong}
-    found = hinted(extractor, hint) if len({name for name, kind in told if kind in VALUES}) > 1 else None
+    found = hint.told(extractor) if len({name for name, kind in told if kind in VALUES}) > 1 else None
     if found is not None:
         wrong.sort(key=lambda entry: operation_name(entry[0]) != operation_name(found[0]))
     for node, kind in wrong:

@@ -8,8 +8,10 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
+import torch
 from torch.fx import GraphModule
 
 from torchparity import torchapi
@@ -20,6 +22,7 @@ from torchparity.graphs.recording import copied_together
 from torchparity.judge.cases import renamed
 from torchparity.judge.oracle import Oracle
 from torchparity.judge.reasons import candidate_raises
+from torchparity.judge.script import write_bundle
 from torchparity.judge.settings import settings_of
 from torchparity.observe.capture import DYNAMO, Ambient, observed_case
 from torchparity.records import Failure, ProgressCallback, Status, Verdict
@@ -29,6 +32,9 @@ from torchparity.request import Request
 from torchparity.run.plan import Plan, float_dtype
 from torchparity.run.step import describe_failure
 from torchparity.run.subject import Subject
+
+# Bytes of inputs from which on a graph is not looked at before it is known to fail: there may be no room for two.
+LITTLE = 1 << 28
 
 
 @dataclass
@@ -59,6 +65,13 @@ class KeptGraph:
             ambient=self.ambient,
         )
 
+    def ahead(self, request: Request, folder: Path) -> Path | None:
+        """Write it down before it is compiled, where that costs little."""
+        held = {value.untyped_storage().data_ptr(): value for value in self.inputs if isinstance(value, torch.Tensor)}
+        if sum(value.untyped_storage().nbytes() for value in held.values()) > LITTLE:
+            return None
+        return write_bundle(self.case(request), folder / self.name)
+
     def judge(self, request: Request, recipe: Recipe, *, progress: ProgressCallback | None = None) -> Verdict:
         """Hold what the backend made of it against the graph: as the backend raised, or by the numbers."""
         ready = Ready(recipe, self.inputs, self.compiled, recipe.config)
@@ -81,10 +94,13 @@ class KeptGraph:
 
 
 class Keeper:
-    """Hears every compilation while it is active, and keeps its graphs. What it cannot keep is a note."""
+    """Hears every compilation while it is active, and keeps its graphs. What it cannot keep is a note.
 
-    def __init__(self, request: Request) -> None:
-        self.request = request
+    `ahead` hears of each graph before it is compiled, with what Dynamo was given for it: that may still change.
+    """
+
+    def __init__(self, request: Request, *, ahead: Callable[[KeptGraph], None] | None = None) -> None:
+        self.request, self.ahead = request, ahead
         self.graphs: list[KeptGraph] = []
         self.notes: list[str] = []
         self._number = 0
@@ -99,6 +115,9 @@ class Keeper:
         self._number += 1
         number = self._number
         kept = self._attempt(lambda: self._kept(graph_module, inputs, number))
+        if kept is not None and self.ahead is not None:
+            with contextlib.suppress(ParityError), torchapi.no_dispatch_modes():
+                self.ahead(kept)
         try:
             compiled = compile_graph()
         except Exception as error:

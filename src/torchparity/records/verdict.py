@@ -285,12 +285,13 @@ class Verdict:
 
 @dataclass(frozen=True, kw_only=True)
 class Progress:
-    """Which run of how many is about to start."""
+    """Which run of how many is about to start, or in the midst of it a `bundle` that was written for who wants it."""
 
     run: int
     runs: int
     name: str
     candidate: bool = False
+    bundle: str = ""
 
 
 ProgressCallback = Callable[[Progress], None]

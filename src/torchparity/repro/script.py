@@ -65,10 +65,15 @@ def upper_half(case: Case) -> str:
         bound_model(case),
         f"{rule(INPUTS)}\n\n{inputs_source(case)}",
         f"{rule(COMPILER)}\n\n{compiler_source(case)}",
-        f"{rule(RUNTIME)}\n\n{enclosed('runtime', 'torchparity.repro.reading', CALLED)}",
+        f"{rule(RUNTIME)}\n\n{print_runtime()}",
         f"{', '.join(CALLED)} = runtime()",
     ]
     return "\n\n\n".join(part.strip("\n") for part in parts if part.strip()) + "\n"
+
+
+def print_runtime() -> str:
+    """Return what makes inputs, as a script holds it."""
+    return enclosed("runtime", "torchparity.repro.reading", CALLED)
 
 
 def enclosed(name: str, module: str, wanted: tuple[str, ...]) -> str:

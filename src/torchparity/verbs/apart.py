@@ -46,6 +46,7 @@ def ask(
     limits: Limits,
     *,
     folder: Path | None = None,
+    ahead: Path | None = None,
     hear: Callable[[str], None] | None = None,
     named: bool = False,
 ) -> Outcome:
@@ -55,6 +56,7 @@ def ask(
         "target": asdict(target),
         "request": request_to_json(request),
         "folder": str((folder or Path()).resolve()),
+        "ahead": str(ahead.resolve()) if ahead is not None else None,
         "named": named,
         "home": home_of_checks(),
     }
@@ -98,9 +100,12 @@ def examined_apart(
     limits: Limits,
     *,
     progress: ProgressCallback | None = None,
+    ahead: Path | None = None,
 ) -> Examined:
     """Check a target in another process and judge the graphs that were compiled; the verdict survives a crash."""
-    outcome = ask("examine", target, request, pool, limits, folder=folder, hear=hearing(progress), named=True)
+    outcome = ask(
+        "examine", target, request, pool, limits, folder=folder, ahead=ahead, hear=hearing(progress), named=True
+    )
     if outcome.ending is Ending.RETURNED and "error" not in outcome.value:
         examined = record_from(Examined, outcome.value["examined"])
         return replace(examined, verdict=told_outside(examined.verdict, outcome.output))

@@ -1,7 +1,8 @@
 """The whole way from a model that differs to the operation, the stage and the smallest script: `diagnose`.
 
-check, story, graph      one process loads the model, checks it, and judges the graphs that the check has compiled
-locate and minify        side by side: one compiles the graph with taps, the other asks about its operations
+check, story, graph      one process loads the model, checks it, and judges the graphs that the check has compiled;
+                         another tells the story meanwhile, and compiles the graphs with taps
+locate and minify        side by side: one reads the taps, the other asks about operations
 blame                    on the first small case, while it is made plainer and its script is verified
 """
 
@@ -23,7 +24,7 @@ from torchparity.diagnosis.investigation import Investigation, OutOfTime
 from torchparity.diagnosis.locate import Look, Search, look_at
 from torchparity.errors import CaseError, NoFailingGraph, ParityError
 from torchparity.judge.isolated import run_in
-from torchparity.judge.script import write_bundle
+from torchparity.judge.script import prepare, write_bundle
 from torchparity.minifier.driver import QUERY_SECONDS, Job, start_minify
 from torchparity.minifier.log import curve_of
 from torchparity.minifier.minified import Minified
@@ -48,6 +49,7 @@ from torchparity.repro.source import SCRIPT
 from torchparity.request import Options, Request, request_for
 from torchparity.run.subject import Subject
 from torchparity.run.target import Target
+from torchparity.verbs.ahead import Ahead
 from torchparity.verbs.apart import Examined, examined_apart, story_apart
 from torchparity.verbs.asking import open_pool, subject_of
 from torchparity.verbs.blame import blame_model
@@ -91,7 +93,8 @@ def diagnose(
         case = Diagnosing(subject, request if not isinstance(subject, Case) else subject.request, folder, pool, limits)
         run = Investigation(**case.titles(named=out is not None), budget=budget, listen=listen, save=case.saver(out))
         try:
-            return case.run(run, keep_folder=out is not None)
+            with case.ahead:
+                return case.run(run, keep_folder=out is not None)
         except KeyboardInterrupt:
             return run.end("interrupted", interrupted=True)
 
@@ -139,7 +142,10 @@ class Diagnosing:
             raise inference_only(self.recipe.engine.name)
         self.examined: Examined | None = None
         self.search: Search | None = None
-        self.asides = ThreadPoolExecutor(2)
+        self.asides = ThreadPoolExecutor(3)
+        self.telling: Future[Story | None] | None = None
+        # What is an object is run in this process, by one thread.
+        self.ahead = Ahead(pool, limits, begin=self.tell_story if isinstance(subject, Target) else None)
 
     def titles(self, *, named: bool) -> dict[str, str]:
         """Return what the diagnosis is of."""
@@ -156,12 +162,14 @@ class Diagnosing:
 
     def run(self, run: Investigation, *, keep_folder: bool) -> Diagnosis:
         """Go through the stages."""
+        if isinstance(self.subject, Target):
+            self.aside(self.prepare)
         verdict = run.stage("check", lambda: self.check(run), keep=as_verdict, needed=True)
         if verdict is None:
             return run.end("there was no time to check the model")
         if verdict.status is not Status.DIFFERS:
             return run.end("nothing to find" if verdict.status is Status.SAME else "the check has no answer")
-        telling = self.aside(self.story)
+        telling = self.tell_story()
         run.stage("story", lambda: waited(telling, run), keep=lambda story: {"story": story})
         failing = run.stage("graph", lambda: self.failing(verdict, run), keep=lambda found: {})
         if failing is None and not none_fails(run.error):
@@ -191,6 +199,11 @@ class Diagnosing:
             leave_issue(small, self.folder / SMALL, blame=blame_text(blame))
         return run.end()
 
+    def prepare(self) -> None:
+        """Have ready what bundles want, while somebody else checks."""
+        prepare()
+        self.recipe.backend_source()
+
     def aside(self, work: Callable[[], T]) -> Future[T]:
         """Begin something that does not need what is done meanwhile."""
         return self.asides.submit(work)
@@ -212,18 +225,28 @@ class Diagnosing:
         """Judge the whole, and keep what it shows of the graphs."""
 
         def hear(event: Progress) -> None:
-            run.tell(f"run {event.run} of {event.runs}: {event.name}")
+            if event.bundle:
+                self.ahead.hear(event)
+            else:
+                run.tell(f"run {event.run} of {event.runs}: {event.name}")
 
-        graphs, limits = self.folder / GRAPH, run.limits(self.limits)
+        graphs, limits, ahead = self.folder / GRAPH, run.limits(self.limits), self.ahead.folder(self.request)
         if isinstance(self.subject, Case):
             folder = write_bundle(self.subject, graphs)
             return run_in(self.pool, folder, limits=limits, progress=hear)
         graphs.mkdir(exist_ok=True)
         if isinstance(self.subject, Target):
-            self.examined = examined_apart(self.subject, self.request, graphs, self.pool, limits, progress=hear)
+            self.examined = examined_apart(
+                self.subject, self.request, graphs, self.pool, limits, progress=hear, ahead=ahead
+            )
         else:
-            self.examined = examine(self.subject, self.request, graphs, progress=hear)
+            self.examined = examine(self.subject, self.request, graphs, progress=hear, ahead=ahead)
         return self.examined.verdict
+
+    def tell_story(self) -> Future[Story | None]:
+        """Begin with the story, unless that was begun already."""
+        self.telling = self.telling or self.aside(self.story)
+        return self.telling
 
     def story(self) -> Story | None:
         """Tell what Dynamo does with the model."""
@@ -284,7 +307,12 @@ class Diagnosing:
     def locate(self, failing: Failing, run: Investigation) -> Located:
         """Name the operation that introduces the error, where one compilation tells."""
         self.search = Search(
-            failing.folder, self.pool, limits=run.limits(self.limits), verdict=failing.verdict, look=self.look
+            failing.folder,
+            self.pool,
+            limits=run.limits(self.limits),
+            verdict=failing.verdict,
+            look=self.look,
+            tapped=self.ahead.of(failing.case),
         )
         located = self.search.at_once()
         if located is None:
@@ -303,7 +331,9 @@ class Diagnosing:
     ) -> Minified:
         """Make the graph as small as it goes, or as the budget allows; what locate finds meanwhile is a hint."""
 
-        def where() -> Located | None:
+        def where(*, wait: bool) -> Located | None:
+            if not wait and not locating.done():
+                return None
             return locating.result() if locating.exception() is None else None
 
         def hear(asked: Asked) -> None:

@@ -6,6 +6,7 @@ eagerly here, unless its whole check was asked for here too.
 
 from __future__ import annotations
 
+import functools
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -19,7 +20,7 @@ from torchparity.judge.isolated import run_in
 from torchparity.judge.script import write_bundle
 from torchparity.observe.capture import AOT, DYNAMO
 from torchparity.observe.keeping import Keeper
-from torchparity.records import ProgressCallback, Severity, Status, Verdict, signature_of
+from torchparity.records import Progress, ProgressCallback, Severity, Status, Verdict, signature_of
 from torchparity.repro.bundle import read_bundle
 from torchparity.repro.case import Case
 from torchparity.request import Options, Request, request_for
@@ -40,7 +41,7 @@ class Failing:
     folder: Path
     verdict: Verdict
 
-    @property
+    @functools.cached_property
     def case(self) -> Case:
         """The case in the bundle."""
         return read_bundle(self.folder)
@@ -53,11 +54,16 @@ def examine(
     *,
     progress: ProgressCallback | None = None,
     keep: Callable[[Verdict], None] | None = None,
+    ahead: Path | None = None,
 ) -> Examined:
-    """Check a model in this process; where it differs, judge the graphs that the check has compiled, and no other."""
+    """Check a model in this process; where it differs, judge the graphs that the check has compiled, and no other.
+
+    In a folder `ahead` of all that, graphs are written down before they are compiled; `progress` hears of each.
+    """
     request = settled(request, subject)
-    keeper = Keeper(request)
-    oracle = oracle_for(subject, request, progress=progress)
+    latest = Latest(progress)
+    keeper = Keeper(request, ahead=None if ahead is None else lambda kept: latest.written(kept.ahead(request, ahead)))
+    oracle = oracle_for(subject, request, progress=latest if progress is not None else None)
     with keeper.active():
         verdict = oracle.judge()
     if keep is not None:
@@ -86,6 +92,25 @@ def examine(
             notes.append(f"{kept.name}: {error.message} ({error.hint})")
     everyone = agree == len(keeper.graphs) and not notes
     return Examined(verdict=verdict, graphs=agree if everyone else 0, notes=tuple(notes))
+
+
+class Latest:
+    """Hands on what is heard of the runs, and tells of graphs in the midst of one."""
+
+    def __init__(self, progress: ProgressCallback | None) -> None:
+        self.progress = progress
+        self.event: Progress | None = None
+
+    def __call__(self, event: Progress) -> None:
+        """Hand it on."""
+        self.event = event
+        if self.progress is not None:
+            self.progress(event)
+
+    def written(self, bundle: Path | None) -> None:
+        """Tell that a graph was written down; which run it is stays what is known of the process."""
+        if self.progress is not None and self.event is not None and bundle is not None:
+            self.progress(replace(self.event, bundle=str(bundle)))
 
 
 def raises_alone(graph: Verdict, whole: Verdict) -> bool:

@@ -6,7 +6,7 @@ Workers import this file before they are asked anything, and with it all that th
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -34,6 +34,7 @@ from torchparity.verbs.failing import candidates, examine
 from torchparity.verbs.remembering import remembering
 
 Announce = Callable[[str], None]
+Payload = Mapping[str, Any]
 
 
 def target_job(payload: dict[str, Any], announce: Announce) -> dict[str, Any]:
@@ -45,45 +46,47 @@ def target_job(payload: dict[str, Any], announce: Announce) -> dict[str, Any]:
         alike = payload["work"] == "check" and not (request.mode or "").startswith("max-autotune")
         asked = {"target": payload["target"], "request": payload["request"]}
         with remembering(payload["home"] if alike else None, asked):
-            return WORK[payload["work"]](subject, request, Path(payload["folder"]), announce)
+            return WORK[payload["work"]](subject, request, payload, announce)
     except ParityError as error:
         return {"error": error.to_data()}
 
 
-def _check(subject: Subject, request: Request, folder: Path, announce: Announce) -> dict[str, Any]:
+def _check(subject: Subject, request: Request, payload: Payload, announce: Announce) -> dict[str, Any]:
     return {"verdict": plain_data(oracle_for(subject, request, progress=telling(announce)).judge())}
 
 
-def _examine(subject: Subject, request: Request, folder: Path, announce: Announce) -> dict[str, Any]:
+def _examine(subject: Subject, request: Request, payload: Payload, announce: Announce) -> dict[str, Any]:
     """The verdict is on disk before anything else is tried: what comes after may take the process along."""
 
     def keep(verdict: Verdict) -> None:
         (folder / VERDICT).write_text(json.dumps(plain_data(verdict)), encoding="utf-8")
 
-    return {"examined": plain_data(examine(subject, request, folder, progress=telling(announce), keep=keep))}
+    folder, ahead = Path(payload["folder"]), Path(payload["ahead"]) if payload["ahead"] is not None else None
+    found = examine(subject, request, folder, progress=telling(announce), keep=keep, ahead=ahead)
+    return {"examined": plain_data(found)}
 
 
-def _capture(subject: Subject, request: Request, folder: Path, announce: Announce) -> dict[str, Any]:
-    names, notes = candidates(subject, request, folder)
+def _capture(subject: Subject, request: Request, payload: Payload, announce: Announce) -> dict[str, Any]:
+    names, notes = candidates(subject, request, Path(payload["folder"]))
     return {"names": names, "notes": notes}
 
 
-def _story(subject: Subject, request: Request, folder: Path, announce: Announce) -> dict[str, Any]:
+def _story(subject: Subject, request: Request, payload: Payload, announce: Announce) -> dict[str, Any]:
     return {"story": plain_data(told_by_dynamo(subject, request))}
 
 
-def _whole(subject: Subject, request: Request, folder: Path, announce: Announce) -> dict[str, Any]:
+def _whole(subject: Subject, request: Request, payload: Payload, announce: Announce) -> dict[str, Any]:
     return {"blame": plain_data(blame_whole(subject, request, listen=announce))}
 
 
-def _openings(subject: Subject, request: Request, folder: Path, announce: Announce) -> dict[str, Any]:
+def _openings(subject: Subject, request: Request, payload: Payload, announce: Announce) -> dict[str, Any]:
     """Stretches of a model's graphs, for a hunt around it."""
     cases, notes = captured(subject, request, None)
     found = [opening for case in cases if case.level == DYNAMO for opening in openings_of_case(case)]
-    return {"openings": write_openings(folder / FILE, found), "notes": notes}
+    return {"openings": write_openings(Path(payload["folder"]) / FILE, found), "notes": notes}
 
 
-WORK: dict[str, Callable[[Any, Request, Path, Announce], dict[str, Any]]] = {
+WORK: dict[str, Callable[[Any, Request, Payload, Announce], dict[str, Any]]] = {
     "check": _check,
     "examine": _examine,
     "capture": _capture,

@@ -120,6 +120,7 @@ class Pool:
         self._numbers = itertools.count(1)
         self._waiting: collections.deque[Request] = collections.deque()
         self._running: dict[int, Request] = {}
+        self._unwanted: collections.deque[Future[Outcome]] = collections.deque()
         self._closing = False
         self._refusal: ErrorFacts | None = None
         self._settled = threading.Event()
@@ -174,6 +175,12 @@ class Pool:
     def run(self, job: str, payload: Any, *, limits: Limits | None = None) -> Outcome:
         """Run one query and wait for its outcome."""
         return self.submit(job, payload, limits=limits).result()
+
+    def drop(self, asked: Future[Outcome]) -> None:
+        """Let go of a query that nobody wants any more: one that waits is not begun, one that runs is killed."""
+        if not asked.cancel() and not asked.done():
+            self._unwanted.append(asked)
+            self._wake()
 
     def wait_until_ready(self, seconds: float | None = None) -> bool:
         """Wait for the first server to be warm; return False where it is not, or cannot be."""
@@ -252,7 +259,7 @@ class Pool:
         """Carry queries to the server and outcomes back, until it is lost or the pool closes."""
         start = time.monotonic()
         while not self._closing:
-            if server.ready and not self._send_waiting(server):
+            if server.ready and not (self._send_unwanted(server) and self._send_waiting(server)):
                 return
             for key, _ in selector.select(TICK if self._running or not server.ready else IDLE):
                 if key.fileobj is self._alarm:
@@ -276,6 +283,15 @@ class Pool:
             self._running[request.number] = request
             if not server.send(request.frame()):
                 return False
+        return True
+
+    def _send_unwanted(self, server: Connection) -> bool:
+        """Have what was dropped killed; return False where the server takes no more."""
+        while self._unwanted:
+            asked = self._unwanted.popleft()
+            for request in self._running.values():
+                if request.future is asked and not server.send(pack("drop", number=request.number)):
+                    return False
         return True
 
     def _next(self) -> Request | None:

@@ -115,7 +115,7 @@ class Server:
             data = b""
         self.wanted &= bool(data)
         for frame in self.reader.feed(data):
-            self.begin(frame)
+            (self.drop if frame.kind == "drop" else self.begin)(frame)
 
     def tell(self, data: bytes) -> None:
         """Queue a frame for the pool and write as much as it takes now."""
@@ -152,6 +152,13 @@ class Server:
             self.follow(spare, frame, asked=frame)
         else:
             self.begin_anew(frame)
+
+    def drop(self, frame: Frame) -> None:
+        """Kill a query that nobody wants any more; it may have ended by itself."""
+        for query in self.queries.values():
+            if query.number == frame.header["number"] and query.cut_short is None:
+                query.asked = None
+                self.cut_short(query, Ending.KILLED)
 
     def begin_anew(self, frame: Frame) -> None:
         """Fork the child of a query."""
