@@ -10,8 +10,8 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -101,12 +101,21 @@ class Delivered:
 
 
 def deliver(
-    case: Case, folder: Path, signature: Signature, scripts: Iterable[str], *, probes: Path | None = None
+    case: Case,
+    folder: Path,
+    signature: Signature,
+    scripts: Iterable[str],
+    *,
+    probes: Path | None = None,
+    before: Callable[[str], Future[ColdRun] | None] = lambda text: None,
 ) -> Delivered:
-    """Write `repro.py`: plain where a plain script shows the failure, else that of the bundle; run it three times."""
+    """Write `repro.py`: plain where a plain script shows the failure, else that of the bundle; run it three times.
+
+    `before` returns the run of a text that was run already.
+    """
     for text in scripts:
         (folder / SCRIPT).write_text(text, encoding="utf-8")
-        delivered = verified(folder / SCRIPT, text, signature, plain=True, probes=probes)
+        delivered = verified(folder / SCRIPT, text, signature, plain=True, probes=probes, before=before(text))
         if delivered.reproduced[0] == VERIFICATIONS and agrees_with_itself(folder / SCRIPT, text):
             return delivered
     (folder / SCRIPT).unlink(missing_ok=True)
@@ -121,24 +130,43 @@ def agrees_with_itself(script: Path, text: str) -> bool:
         return run_cold(script, cache, [], more=NOT_COMPILED).exit_code == 0
 
 
-def verified(script: Path, text: str, signature: Signature, *, plain: bool, probes: Path | None) -> Delivered:
-    """Run a script three times, together: on two cores the third would else run beside an idle one."""
+def verified(
+    script: Path,
+    text: str,
+    signature: Signature,
+    *,
+    plain: bool,
+    probes: Path | None,
+    before: Future[ColdRun] | None = None,
+) -> Delivered:
+    """Run a script three times, together: on two cores the third would else run beside an idle one.
+
+    `before` is a run of this very text that was begun before.
+    """
     started: list[subprocess.Popen[bytes]] = []
-    with tempfile.TemporaryDirectory(prefix="torchparity-") as name, ThreadPoolExecutor(VERIFICATIONS) as pool:
-        caches = [Path(name) / str(number) for number in range(VERIFICATIONS)]
+    again = VERIFICATIONS - (before is not None)
+    with tempfile.TemporaryDirectory(prefix="torchparity-") as name, ThreadPoolExecutor(again) as pool:
+        caches = [Path(name) / str(number) for number in range(again)]
         for cache in caches:
             if probes is not None:
                 shutil.copytree(probes, cache)
         try:
             runs = list(pool.map(lambda cache: run_cold(script, str(cache), started), caches))
+            runs += [before.result()] if before is not None else []
         except KeyboardInterrupt:
             pool.shutdown(wait=False, cancel_futures=True)
-            for process in started:
-                with contextlib.suppress(ProcessLookupError):
-                    os.killpg(process.pid, signal.SIGKILL)
+            stopped(started)
             raise
     shown = sum(run.shows(signature, plain=plain) for run in runs)
     return Delivered(text=text, plain=plain, output=runs[0].output, reproduced=(shown, VERIFICATIONS))
+
+
+def stopped(started: Iterable[subprocess.Popen[bytes]]) -> None:
+    """Kill what still runs."""
+    for process in started:
+        if process.poll() is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
 
 
 def nearest(passing: Iterable[Part], failing: Part) -> Part | None:

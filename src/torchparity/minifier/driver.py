@@ -21,6 +21,7 @@ from torchparity.minifier.delivery import VERIFICATIONS, Delivered, deliver
 from torchparity.minifier.log import NAME, Log, resumed
 from torchparity.minifier.minified import Minified
 from torchparity.minifier.questions import Asked, Budget, BudgetSpent
+from torchparity.minifier.rehearsal import Rehearsal
 from torchparity.minifier.searcher import FOUND, PASSING, QUERIES, SEARCH_JOB, START
 from torchparity.minifier.trials import NAME as TRYING
 from torchparity.minifier.trials import fatal_key
@@ -175,6 +176,7 @@ class Pursuit:
         self.began = time.monotonic()
         self.pending: dict[str, Future[Answer]] = {}
         self.commands = ThreadPoolExecutor(max_workers=width)
+        self.rehearsal = Rehearsal(pool.probes)
 
     def run(self, known: Answer | None) -> Minified:
         """Search, verify, and search again where it turns out that another failure was followed than the case's."""
@@ -189,6 +191,7 @@ class Pursuit:
         finally:
             self.closed = True  # What is answered from now on is nobody's answer.
             self.commands.shutdown(wait=False, cancel_futures=True)
+            self.rehearsal.end()
         self.log.write("ended", complete=found["complete"], reproduced=list(result.reproduced))
         shutil.rmtree(self.folder / QUERIES, ignore_errors=True)
         (self.folder / TRYING).unlink(missing_ok=True)
@@ -227,6 +230,7 @@ class Pursuit:
             "looks_inside": self.job.check is None,
             "hinted": self.where is not None,
             "told_early": self.found is not None,
+            "rehearses": self.width > 1 and self.job.check is None,
             "budget_seconds": seconds,
             "budget_queries": None if self.budget.queries is None else max(0, self.budget.queries - len(self.pending)),
         }
@@ -264,6 +268,10 @@ class Pursuit:
             return
         if "small" in question:
             self.tell_early()
+            reply({})
+            return
+        if "script" in question:
+            self.rehearsal.begin(question["script"])
             reply({})
             return
         if "judge" not in question:
@@ -340,7 +348,9 @@ class Pursuit:
             delivered = Delivered(text=write_script(small), plain=False, output="", reproduced=(again, VERIFICATIONS))
         else:
             try:
-                delivered = deliver(small, self.folder, signature, found["scripts"], probes=self.pool.probes)
+                delivered = deliver(
+                    small, self.folder, signature, found["scripts"], probes=self.pool.probes, before=self.rehearsal.of
+                )
             except KeyboardInterrupt:
                 self.interrupted = True
                 delivered = NOT_RUN

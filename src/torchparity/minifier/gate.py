@@ -33,6 +33,9 @@ class Asker(Protocol):
     def adopt(self, part: Part) -> None:
         """Hear of a new smallest part."""
 
+    def likely(self, part: Part) -> None:
+        """Hear of a part that will probably be the last."""
+
     def expect(self, stage: str, left: int) -> None:
         """Hear what is being done, and about how many questions are left."""
 
@@ -55,6 +58,9 @@ class Direct:
         return answer
 
     def adopt(self, part: Part) -> None:
+        """Nobody is told."""
+
+    def likely(self, part: Part) -> None:
         """Nobody is told."""
 
     def expect(self, stage: str, left: int) -> None:
@@ -102,9 +108,12 @@ class Gate:
             self.passing.append(part)
         return reading is Reading.FAILS
 
-    def ahead(self, part: Part) -> None:
-        """Ask what will probably be asked next; nobody waits for the answer."""
-        self._begin(part)
+    def ahead(self, *parts: Part | None) -> None:
+        """Ask what will probably be asked next, where there is a worker for it; nobody waits for the answer."""
+        if self.asker.width > 1:
+            for part in parts:
+                if part is not None:
+                    self._begin(part)
 
     def _begin(self, part: Part) -> Future[Reading]:
         if part.key not in self._answers:

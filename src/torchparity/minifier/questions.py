@@ -79,6 +79,8 @@ class Questions:
         self.best: Part | None = None
         # Who hears of every new smallest part, once its bundle is there.
         self.adopted: Callable[[Part], None] | None = None
+        # Who hears of a part that will probably be the last.
+        self.likely: Callable[[Part], None] | None = None
         # The failure that is followed, from the moment that a part has shown it: it never changes after that.
         self.pinned: Signature | None = None
         self.queries = self.asked_before = log.asked
@@ -216,6 +218,11 @@ class Following:
         write_bundle(questions.workshop.case_of(part), questions.folder.parent / "case")
         if questions.adopted is not None:
             questions.adopted(part)
+
+    def likely(self, part: Part) -> None:
+        """Hear of a part that will probably be the last."""
+        if self.questions.likely is not None:
+            self.questions.likely(part)
 
     def expect(self, stage: str, left: int) -> None:
         """Hear what is being done, and about how many questions are left."""

@@ -90,6 +90,7 @@ def reduce_part(
         simplify(gate)
         if gate.current.key == before:
             break
+        gate.asker.likely(gate.current)  # The next round mostly finds nothing.
         fewer_nodes(gate)
 
 
@@ -99,9 +100,8 @@ def jump(extractor: Extractor, gate: Gate, suspicions: Iterable[Suspicion]) -> l
         nodes = suspicion.nodes
         gate.follow(suspicion.asker)
         part = extractor.part(nodes, silent=gate.asker.silent)
-        if len(nodes) == 1 and gate.asker.width > 1:
-            gate.ahead(part)
-            gate.ahead(plainest(part))
+        if len(nodes) == 1:
+            gate.ahead(part, plainest(part) if gate.asker.width > 1 else None)
         if gate.fails(part):
             kept = needed(extractor, gate, list(nodes)) if len(nodes) > FEW else list(nodes)
             return again_without(extractor, gate, kept) if len(kept) > 1 else kept

@@ -82,7 +82,18 @@ def search(folder: Path, log: Log, payload: Mapping[str, Any]) -> dict[str, Any]
     questions = Questions(
         workshop, judge, folder=folder / QUERIES, log=log, width=payload["width"], budget=budget, listen=listen
     )
+
+    def likely(part: Part) -> None:
+        if questions.pinned is not None:
+            answer = log.answers.get(key_of(part), Answer())
+            text = next(
+                iter(plain_scripts(case_of(workshop, part, questions.pinned), questions.pinned, answer.tolerance)), ""
+            )
+            if text:
+                caller.ask({"script": text})
+
     questions.adopted = adopted if payload["told_early"] else None
+    questions.likely = likely if payload["rehearses"] else None
     known = record_from(Answer, payload["known"]) if payload["known"] is not None else None
     whole = Whole(questions, known=known, looks_inside=payload["looks_inside"])
     gate = Gate(Following(questions, Signature(kind="")))
@@ -111,14 +122,19 @@ def search(folder: Path, log: Log, payload: Mapping[str, Any]) -> dict[str, Any]
     }
 
 
-def leave(folder: Path, workshop: Workshop, gate: Gate, signature: Signature) -> Case:
-    """Write the smallest case with its failure, and the nearest one that passes."""
+def case_of(workshop: Workshop, part: Part, signature: Signature) -> Case:
+    """Return a part as the case that is handed over."""
     started = workshop.case
-    small = replace(
-        workshop.case_of(gate.current),
+    return replace(
+        workshop.case_of(part),
         signature=replace(signature, summary=f"fails: {signature.text}"),
         environment={**started.environment, **environment(torch.device(started.device))},
     )
+
+
+def leave(folder: Path, workshop: Workshop, gate: Gate, signature: Signature) -> Case:
+    """Write the smallest case with its failure, and the nearest one that passes."""
+    small = case_of(workshop, gate.current, signature)
     write_bundle(small, folder / FOUND)
     passing = nearest(gate.passing, gate.current)
     if passing is not None:

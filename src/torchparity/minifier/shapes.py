@@ -36,10 +36,13 @@ def shrink_shapes(gate: Gate) -> None:
     """
     start = gate.current
     sizes = {size: size for size in sizes_of(start)}
-    for limit in powers(max(sizes, default=1)):
-        tried = {old: min(new, limit) for old, new in sizes.items()}
-        if asked(gate, start, tried):
-            sizes = tried
+    cut_to = functools.cache(lambda limit: cut(start, {size: min(size, limit) for size in sizes_of(start)}))
+    limits = list(powers(max(sizes, default=1)))
+    for place, limit in enumerate(limits):
+        gate.ahead(*(cut_to(upcoming) for upcoming in limits[place : place + 2]))
+        part = cut_to(limit)
+        if part is not None and gate.fails(part):
+            sizes = {size: min(size, limit) for size in sizes}
             break
     kept = gate.needed(list(sizes), lambda kept: cut(start, {old: sizes[old] if old in kept else 1 for old in sizes}))
     sizes = {old: new if old in kept else 1 for old, new in sizes.items()}

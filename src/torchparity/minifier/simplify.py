@@ -31,9 +31,9 @@ from torchparity.request import PLAIN
 def simplify(gate: Gate) -> None:
     """Make everything but the nodes plain: all at once where the failure bears it, else pass by pass."""
     gate.annotate(with_known_fills(gate.current))
-    for fill in (ONES, SEEDED):
-        if gate.fails(everything(gate.current, fill)):
-            break
+    plain = [everything(gate.current, fill) for fill in (ONES, SEEDED)]
+    gate.ahead(*plain)
+    any(gate.fails(part) for part in plain)
     for place, (stage, run) in enumerate(PASSES):
         gate.asker.expect(stage, 2 * (len(PASSES) - place))
         run(gate)
