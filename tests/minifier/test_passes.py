@@ -8,8 +8,10 @@ from torch.fx import Graph, GraphModule
 
 from torchparity.graphs.part import Part
 from torchparity.graphs.recording import Recording
+from torchparity.minifier.edits import runs_alike
 from torchparity.minifier.gate import Direct, Gate
 from torchparity.minifier.reduction import reduce_graph
+from torchparity.minifier.shapes import cut_axes
 
 aten = torch.ops.aten
 
@@ -64,6 +66,14 @@ def test_shapes_in_the_graph_follow_those_of_the_inputs():
     result = reduced(graph_module, inputs, lambda graph_module, inputs: inputs[0].shape[0] >= 3)
     assert result.inputs[0].shape[0] == 3
     assert result.graph_module(*result.inputs)[0].shape[0] == 3
+
+
+def test_what_an_edit_tries_leaves_the_shapes_of_the_part_that_it_tried_it_on():
+    graph_module, inputs = graph_of(call(torch.sin, At(0)), torch.randn(4, 6))
+    part = Part(graph_module, tuple(inputs), 1)
+    before = runs_alike(part, Part(*graph_of(call(torch.sin, At(0)), torch.randn(4, 6)), 1))
+    assert cut_axes(before, axes=((0, 0),)).inputs[0].shape == (1, 6)
+    assert target_of(before.graph_module).meta["val"].shape == (4, 6)
 
 
 def test_an_index_stays_inside_a_table_that_shrinks():

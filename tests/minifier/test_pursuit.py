@@ -14,7 +14,8 @@ import torchparity
 from torchparity import ResourceError, Status, UsageError
 from torchparity.minifier import driver
 from torchparity.minifier.delivery import Delivered
-from torchparity.minifier.driver import Job, start_minify
+from torchparity.minifier.driver import start_minify
+from torchparity.minifier.job import Job
 from torchparity.minifier.questions import Budget
 from torchparity.minifier.searcher import SEARCH_JOB, search_job
 from torchparity.records import Failure, Kind, LeafReport, Mismatch, Verdict
@@ -167,3 +168,80 @@ def test_no_more_commands_run_at_once_than_are_wanted(case, tmp_path):
     assert small.compute_nodes == 1
     running = [int(line) for line in notes.read_text().split()]
     assert max(sum(running[:end]) for end in range(len(running) + 1)) == 2
+
+
+class Layered(Threads):
+    """A pool that is asked about inductor, or less of it: each with a judge of its own, and in its order."""
+
+    def __init__(self, whole, lesser):
+        super().__init__()
+        self.judges, self.asked, self.failed = {True: lesser, False: whole}, [], set()
+
+    def submit(self, job, payload, **options):
+        if job == SEARCH_JOB:
+            return super().submit(job, payload, **options)
+        text = (Path(payload["folder"]) / "repro.py").read_text()
+        is_less = "aot_eager_decomp_partition" in text
+        verdict = self.judges[is_less](text)
+        self.asked.append(is_less)
+        if not is_less and verdict.status is Status.DIFFERS:
+            self.failed.add(body(text))
+        answer = Future()
+        answer.set_result(Outcome(ending=Ending.RETURNED, value=plain_data({"verdict": verdict})))
+        return answer
+
+
+def verdict_on(text, *, wrong):
+    """Call the last result wrong where a part adds 1.5, and is as it must be."""
+    added = [float(number) for number in re.findall(r"= \w+ \+ ([\d.]+)", text)]
+    if 1.5 not in added or not wrong(text):
+        return SAME
+    mismatch = Mismatch(kind=Kind.VALUE, detail="")
+    facts = {"role": "output", "status": Status.DIFFERS, "dtype": "float32", "shape": (4, 6)}
+    leaf = LeafReport(path=f"output[{added.index(1.5)}]", mismatches=(mismatch,), **facts)
+    return Verdict(status=Status.DIFFERS, reasons=("differs",), leaves=(leaf,))
+
+
+@pytest.fixture(scope="module")
+def compiled():
+    (case, *_) = torchparity.capture(Chain(), (torch.randn(4, 6),), backend="inductor")
+    return case
+
+
+def body(text):
+    """Return the graph of a script, and its inputs."""
+    return text[text.index("class Graph") : text.index("def judge")]
+
+
+def has_one_element(text):
+    return bool(re.search(r"[\[(]1, 1[\])]", body(text)))
+
+
+def test_less_of_the_compiler_is_asked_where_it_fails_alike_and_the_end_is_asked_of_the_whole(compiled, tmp_path):
+    pool = Layered(*[lambda text: verdict_on(text, wrong=lambda text: True)] * 2)
+    small = minified(compiled, pool, tmp_path / "small")
+    assert small.compute_nodes == 1
+    assert small.case.recipe.backend == "inductor"
+    assert small.complete
+    assert sum(pool.asked) >= 2
+    assert body((tmp_path / "small" / "case" / "repro.py").read_text()) in pool.failed
+
+
+def test_where_less_of_the_compiler_fails_in_more_ways_the_end_still_fails_with_the_whole(compiled, tmp_path):
+    def whole(text):
+        return verdict_on(text, wrong=lambda text: not has_one_element(text))
+
+    pool = Layered(whole, lambda text: verdict_on(text, wrong=lambda text: True))
+    small = minified(compiled, pool, tmp_path / "small")
+    assert small.compute_nodes == 1
+    assert small.complete
+    assert sum(pool.asked) >= 1
+    assert body((tmp_path / "small" / "case" / "repro.py").read_text()) in pool.failed
+    assert small.case.inputs[0][1].shape != (1, 1)
+
+
+def test_where_less_of_the_compiler_is_right_it_is_asked_once(compiled, tmp_path):
+    pool = Layered(lambda text: verdict_on(text, wrong=lambda text: True), lambda text: SAME)
+    small = minified(compiled, pool, tmp_path / "small")
+    assert (small.compute_nodes, sum(pool.asked)) == (1, 1)
+    assert small.case.recipe.backend == "inductor"

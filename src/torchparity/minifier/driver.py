@@ -8,7 +8,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -18,6 +18,7 @@ from torchparity.judge.script import write_bundle, write_script
 from torchparity.minifier.answers import Answer, answer_of
 from torchparity.minifier.commands import run_check
 from torchparity.minifier.delivery import VERIFICATIONS, Delivered, deliver
+from torchparity.minifier.job import Job
 from torchparity.minifier.log import NAME, Log, resumed
 from torchparity.minifier.minified import Minified
 from torchparity.minifier.questions import Asked, Budget, BudgetSpent
@@ -34,7 +35,6 @@ from torchparity.workers.desk import Desk, Reply
 from torchparity.workers.outcome import Ending, Limits, Outcome
 from torchparity.workers.pool import Pool
 
-QUERY_SECONDS = 300.0
 # What is handed over where the user ends it first: the case is there, its script was not run.
 NOT_RUN = Delivered(text="", plain=False, output="", reproduced=(0, 0))
 # A search that dies is begun again so often; it has its own limit of time besides.
@@ -52,29 +52,6 @@ class Where(Protocol):
 
     def __call__(self, *, wait: bool) -> Located | None:
         """Return what is found, now or when it is."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Job:
-    """What a minification asks, and how; the log remembers it.
-
-    `free` workers looked for the culprit at the start: all, unless one had to ask how the case fails. Who goes on with
-    other workers asks the same questions.
-    """
-
-    check: str | None = None
-    limits: Limits = field(default_factory=lambda: Limits(seconds=QUERY_SECONDS))
-    free: int = 1
-
-    def facts(self) -> dict[str, Any]:
-        """Return the job as plain data."""
-        return {"check": self.check, "seconds": self.limits.seconds, "memory": self.limits.memory, "free": self.free}
-
-    @classmethod
-    def from_facts(cls, facts: Mapping[str, Any]) -> Job:
-        """Return the job that a log remembers."""
-        limits = Limits(seconds=facts["seconds"], memory=facts["memory"])
-        return cls(check=facts["check"], limits=limits, free=facts["free"])
 
 
 def start_minify(
@@ -266,17 +243,8 @@ class Pursuit:
         if "where" in question:
             self.commands.submit(lambda: reply(self.hint(wait=question["where"])))
             return
-        if "small" in question:
-            self.tell_early()
-            reply({})
-            return
-        if "script" in question:
-            self.rehearsal.begin(question["script"])
-            reply({})
-            return
         if "judge" not in question:
-            if self.listen is not None:
-                self.listen(Asked(**question["asked"]))
+            self.hear(question)
             reply({})
             return
         key, path = question["key"], Path(question["judge"])
@@ -303,6 +271,15 @@ class Pursuit:
         backend = self.case.recipe.backend_name()
         asked = self.judge(path, self.job.limits)
         asked.add_done_callback(lambda future: heard(lambda: judged(future.result(), self.case.name, backend)))
+
+    def hear(self, told: Mapping[str, Any]) -> None:
+        """Take what the search tells without wanting an answer."""
+        if "small" in told:
+            self.tell_early()
+        elif "script" in told:
+            self.rehearsal.begin(told["script"])
+        elif self.listen is not None:
+            self.listen(Asked(**told["asked"]))
 
     def tell_early(self) -> None:
         """Show the first small case to whoever wants to know of it; the search waits meanwhile."""

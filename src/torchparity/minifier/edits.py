@@ -63,6 +63,8 @@ def rebuilt(
 
 def runs_alike(part: Part, before: Part) -> Part | None:
     """Return a part whose graph the model still takes (or refuses) as it did before, with fresh metadata; else None."""
+    if part.graph_module is before.graph_module:  # What is known of its values is not the part's that it was made of.
+        part = replace(part, graph_module=graph_copy(part))
     recording = recorded(part)
     if recording is None:
         return None

@@ -52,10 +52,8 @@ class Direct:
     def ask(self, part: Part) -> Future[Reading]:
         """Call the predicate with copies, which it may change."""
         fresh = part.fresh()
-        answer: Future[Reading] = Future()
         fails = bool(self.predicate(fresh.graph_module, list(fresh.inputs)))
-        answer.set_result(Reading.FAILS if fails else Reading.PASSES)
-        return answer
+        return settled(Reading.FAILS if fails else Reading.PASSES)
 
     def adopt(self, part: Part) -> None:
         """Nobody is told."""
@@ -108,6 +106,13 @@ class Gate:
             self.passing.append(part)
         return reading is Reading.FAILS
 
+    def back_to(self, part: Part) -> None:
+        """Take a larger part again, where what was adopted after it did not hold; what was heard is heard anew."""
+        self.best = part
+        self._answers = {part.key: settled(Reading.FAILS)}
+        self._passed.clear()
+        self.passing.clear()
+
     def ahead(self, *parts: Part | None) -> None:
         """Ask what will probably be asked next, where there is a worker for it; nobody waits for the answer."""
         if self.asker.width > 1:
@@ -142,3 +147,10 @@ class Gate:
                         self._begin(part)
             first = parts[upcoming[0]]
             answers[upcoming[0]] = first is not None and self.fails(first)
+
+
+def settled(reading: Reading) -> Future[Reading]:
+    """Return an answer that is there."""
+    answer: Future[Reading] = Future()
+    answer.set_result(reading)
+    return answer

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import shutil
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from torchparity.errors import CaseError, NothingFails
@@ -25,6 +26,8 @@ from torchparity.records.wire import plain_data
 OTHERS = 12
 # How many times a failure that comes and goes is asked about.
 REPEATS = 4
+# What inductor is asked for in the place of, and writes no code: where it fails alike, a question takes a third.
+WHOLE_BACKEND, LESSER_BACKEND = "inductor", "aot_eager_decomp_partition"
 
 Judge = Callable[[Path], Future[Answer]]
 
@@ -81,6 +84,10 @@ class Questions:
         self.adopted: Callable[[Part], None] | None = None
         # Who hears of a part that will probably be the last.
         self.likely: Callable[[Part], None] | None = None
+        # A backend that does less and fails alike: parts are asked about with it, the last one with the whole again.
+        self.lesser, self.seeks_lesser = "", True
+        # The smallest part that was seen to fail with the whole.
+        self.sure: Part | None = None
         # The failure that is followed, from the moment that a part has shown it: it never changes after that.
         self.pinned: Signature | None = None
         self.queries = self.asked_before = log.asked
@@ -124,6 +131,28 @@ class Questions:
 
         self.judge(path).add_done_callback(heard)
         return done
+
+    def lessened(self, part: Part, backend: str = "") -> Part:
+        """Return a part as it is asked about."""
+        backend = backend or self.lesser
+        if not backend:
+            return part
+        setting = part.setting or self.workshop.setting
+        return replace(part, setting=replace(setting, backend=backend))
+
+    def seek_lesser(self, part: Part, signature: Signature) -> None:
+        """Find out meanwhile whether less of the compiler shows the same; nobody waits for it."""
+        setting = part.setting or self.workshop.setting
+        if setting.backend != WHOLE_BACKEND or setting.mode is not None or setting.options:
+            return
+
+        def heard(future: Future[Answer]) -> None:
+            found = future.exception() is None and signature in future.result().signatures
+            if found and self.seeks_lesser:
+                self.lesser = LESSER_BACKEND
+
+        with contextlib.suppress(BudgetSpent):
+            self.inquire(self.lessened(part, LESSER_BACKEND)).add_done_callback(heard)
 
     def _hear(self, answer: Answer, part: Part, key: str, number: int, path: Path, stage: str) -> None:
         """Take an answer, which whoever gave it has written down before."""
@@ -184,6 +213,7 @@ class Following:
 
     def ask(self, part: Part) -> Future[Reading]:
         """Ask whether a part fails so; as often as at the start where that failure comes and goes."""
+        part = self.questions.lessened(part)
         wanted, times = self.repeats
         answers: list[Answer] = []
         done: Future[Reading] = Future()
@@ -213,8 +243,12 @@ class Following:
     def adopt(self, part: Part) -> None:
         """Keep the smallest part so far as a whole bundle."""
         questions = self.questions
+        first = questions.best is None
+        questions.sure = questions.sure if questions.lesser else part
         questions.pinned, questions.best = self.signature, part
-        questions.log.write("adopted", operations=part.compute_nodes, key=key_of(part))
+        if first and questions.width > 1 and self.repeats == (1, 1):
+            questions.seek_lesser(part, self.signature)
+        questions.log.write("adopted", operations=part.compute_nodes, key=key_of(questions.lessened(part)))
         write_bundle(questions.workshop.case_of(part), questions.folder.parent / "case")
         if questions.adopted is not None:
             questions.adopted(part)

@@ -84,6 +84,11 @@ def reduce_part(
             raise UsageError("the graph does not fail as it is", hint=hint)
         kept = keep_needed(extractor, gate)
     drop_outputs(extractor, gate, kept)
+    polish(gate)
+
+
+def polish(gate: Gate) -> None:
+    """Make what is left plain, as long as that finds anything."""
     for _ in range(ROUNDS):
         before = gate.current.key
         reduce_bodies(gate)

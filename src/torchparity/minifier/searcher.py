@@ -5,7 +5,8 @@ It runs what may crash, so it is expendable: the log holds every answer, and ano
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+import itertools
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -15,13 +16,14 @@ import torch
 
 from torchparity.errors import ParityError
 from torchparity.graphs.part import Part
+from torchparity.judge.reading import Reading
 from torchparity.judge.script import write_bundle
 from torchparity.minifier.answers import Answer
 from torchparity.minifier.delivery import nearest
 from torchparity.minifier.gate import Gate
 from torchparity.minifier.log import NAME, Log
 from torchparity.minifier.questions import Asked, Budget, BudgetSpent, Following, Questions, Whole, key_of
-from torchparity.minifier.reduction import FEW, reduce_part
+from torchparity.minifier.reduction import FEW, polish, reduce_part
 from torchparity.minifier.suspects import Hint, suspicions
 from torchparity.minifier.trials import Trials, under
 from torchparity.minifier.workshop import Workshop
@@ -58,6 +60,39 @@ def search(folder: Path, log: Log, payload: Mapping[str, Any]) -> dict[str, Any]
     workshop = Workshop(read_bundle(folder / START))
     caller = Caller(payload["desk"])
 
+    questions = asking(workshop, caller, folder, log, payload)
+    known = record_from(Answer, payload["known"]) if payload["known"] is not None else None
+    whole = Whole(questions, known=known, looks_inside=payload["looks_inside"])
+    gate = Gate(Following(questions, Signature(kind="")))
+    stopped: BaseException | None = None
+    try:
+        hint = Hint(lambda wait: caller.ask({"where": wait}).result() if payload["hinted"] else {})
+        reduce_part(gate, workshop.extractor, suspicions(whole, payload["free"], hint), otherwise=whole.follower)
+    except (BudgetSpent, Hung) as error:
+        if gate.best is None:
+            raise
+        stopped = error
+    follower = gate.asker
+    assert isinstance(follower, Following)
+    stopped = with_the_whole(questions, gate, stopped)
+    small = leave(folder, workshop, gate, follower.signature)
+    answer = log.answers.get(key_of(gate.current), Answer())
+    scripts = plain_scripts(small, follower.signature, answer.tolerance) if payload["looks_inside"] else ()
+    return {
+        "signature": plain_data(follower.signature),
+        "complete": stopped is None,
+        "interrupted": isinstance(stopped, Hung),
+        "queries": questions.queries,
+        "unanswered": gate.unanswered,
+        "scripts": list(dict.fromkeys(scripts)),
+        # Where the whole case was not asked first, what was followed is only believed to be its failure.
+        "believed": None if whole.settled or whole.expected is not None else key_of(workshop.whole),
+    }
+
+
+def asking(workshop: Workshop, caller: Caller, folder: Path, log: Log, payload: Mapping[str, Any]) -> Questions:
+    """Return who asks the caller about parts, and tells him what he may want to know before the end."""
+
     def judge(path: Path) -> Future[Answer]:
         number = int(path.name)
         heard: Future[Answer] = Future()
@@ -78,48 +113,56 @@ def search(folder: Path, log: Log, payload: Mapping[str, Any]) -> dict[str, Any]
         if part.compute_nodes <= FEW:
             caller.ask({"small": part.compute_nodes}).result()  # Its bundle stands until the next one is adopted.
 
+    def likely(part: Part) -> None:
+        assert questions.pinned is not None
+        case, answer = case_of(workshop, part, questions.pinned), log.answers.get(key_of(part), Answer())
+        for text in itertools.islice(plain_scripts(case, questions.pinned, answer.tolerance), 1):
+            caller.ask({"script": text})
+
     budget = Budget(seconds=payload["budget_seconds"], queries=payload["budget_queries"])
     questions = Questions(
         workshop, judge, folder=folder / QUERIES, log=log, width=payload["width"], budget=budget, listen=listen
     )
-
-    def likely(part: Part) -> None:
-        if questions.pinned is not None:
-            answer = log.answers.get(key_of(part), Answer())
-            text = next(
-                iter(plain_scripts(case_of(workshop, part, questions.pinned), questions.pinned, answer.tolerance)), ""
-            )
-            if text:
-                caller.ask({"script": text})
-
     questions.adopted = adopted if payload["told_early"] else None
     questions.likely = likely if payload["rehearses"] else None
-    known = record_from(Answer, payload["known"]) if payload["known"] is not None else None
-    whole = Whole(questions, known=known, looks_inside=payload["looks_inside"])
-    gate = Gate(Following(questions, Signature(kind="")))
-    stopped: BaseException | None = None
+    return questions
+
+
+def with_the_whole(questions: Questions, gate: Gate, stopped: BaseException | None) -> BaseException | None:
+    """See that the end fails with the whole compiler, where less of it was asked; else go on from what is sure.
+
+    Return what stopped the search, if anything.
+    """
+    less_was_asked, questions.lesser, questions.seeks_lesser = questions.lesser, "", False
+    if not less_was_asked or questions.sure is None:
+        return stopped
     try:
-        hint = Hint(lambda wait: caller.ask({"where": wait}).result() if payload["hinted"] else {})
-        reduce_part(gate, workshop.extractor, suspicions(whole, payload["free"], hint), otherwise=whole.follower)
-    except (BudgetSpent, Hung) as error:
-        if gate.best is None:
-            raise
-        stopped = error
-    follower = gate.asker
-    assert isinstance(follower, Following)
-    small = leave(folder, workshop, gate, follower.signature)
-    answer = log.answers.get(key_of(gate.current), Answer())
-    scripts = plain_scripts(small, follower.signature, answer.tolerance) if payload["looks_inside"] else ()
-    return {
-        "signature": plain_data(follower.signature),
-        "complete": stopped is None,
-        "interrupted": isinstance(stopped, Hung),
-        "queries": questions.queries,
-        "unanswered": gate.unanswered,
-        "scripts": list(dict.fromkeys(scripts)),
-        # Where the whole case was not asked first, what was followed is only believed to be its failure.
-        "believed": None if whole.settled or whole.expected is not None else key_of(workshop.whole),
-    }
+        holds = not isinstance(stopped, Hung) and confirmed(questions, gate)
+    except Hung as error:
+        holds, stopped = False, error
+    if holds:
+        return stopped
+    gate.back_to(questions.sure)
+    if stopped is None:
+        try:
+            polish(gate)
+        except (BudgetSpent, Hung) as error:
+            return error
+    return stopped
+
+
+def confirmed(questions: Questions, gate: Gate) -> bool:
+    """Ask whether the smallest part fails, and the nearest one passes, as they are; though the budget is spent."""
+    budget, questions.budget = questions.budget, Budget()
+    near = nearest(gate.passing, gate.current)
+    smallest = gate.asker.ask(gate.current)
+    passes = near is not None and gate.asker.ask(near).result() is Reading.PASSES
+    gate.passing.clear()
+    if near is not None and passes:
+        gate.passing.append(near)
+    holds = smallest.result() is Reading.FAILS
+    questions.budget = budget
+    return holds
 
 
 def case_of(workshop: Workshop, part: Part, signature: Signature) -> Case:
@@ -142,7 +185,7 @@ def leave(folder: Path, workshop: Workshop, gate: Gate, signature: Signature) ->
     return small
 
 
-def plain_scripts(case: Case, signature: Signature, tolerance: float) -> Iterable[str]:
+def plain_scripts(case: Case, signature: Signature, tolerance: float) -> Iterator[str]:
     """Yield the plain scripts of a case: with the usual tolerance, then with the oracle's."""
     if case.files:
         return

@@ -25,8 +25,8 @@ from torchparity.diagnosis.locate import Look, Search, look_at
 from torchparity.errors import CaseError, NoFailingGraph, ParityError
 from torchparity.judge.isolated import run_in
 from torchparity.judge.script import prepare, write_bundle
-from torchparity.minifier.driver import QUERY_SECONDS, Job, start_minify
-from torchparity.minifier.log import curve_of
+from torchparity.minifier.driver import start_minify
+from torchparity.minifier.job import QUERY_SECONDS, Job
 from torchparity.minifier.minified import Minified
 from torchparity.minifier.questions import Asked, Budget, BudgetSpent
 from torchparity.records import (
@@ -45,7 +45,6 @@ from torchparity.records import (
 from torchparity.report.findings import blame_text
 from torchparity.report.page import FACTS, make_folder, write_run
 from torchparity.repro.case import Case
-from torchparity.repro.source import SCRIPT
 from torchparity.request import Options, Request, request_for
 from torchparity.run.subject import Subject
 from torchparity.run.target import Target
@@ -55,6 +54,7 @@ from torchparity.verbs.asking import open_pool, subject_of
 from torchparity.verbs.blame import blame_model
 from torchparity.verbs.explain import told_by_dynamo
 from torchparity.verbs.failing import Failing, examine, find_in_bundles
+from torchparity.verbs.found import SMALL, as_blame, as_located, as_smaller, as_verdict
 from torchparity.verbs.locate import What
 from torchparity.verbs.minify import leave_issue
 from torchparity.verbs.programs import as_smallest, minify_program
@@ -64,7 +64,7 @@ from torchparity.workers.pool import Pool, default_workers
 T = TypeVar("T")
 # What `minify` leaves of the budget for what comes after it.
 RESERVE = 0.25
-GRAPH, SMALL = "graph", "small"
+GRAPH = "graph"
 
 
 def diagnose(
@@ -186,7 +186,7 @@ class Diagnosing:
         def accuse(folder: Path) -> None:
             accusing.append(self.aside_with_copy(folder, run))
 
-        small = run.stage("minify", lambda: self.minify(failing, run, accuse, locating), keep=self.smallest)
+        small = run.stage("minify", lambda: self.minify(failing, run, accuse, locating), keep=as_smaller)
         if small is not None and small.reproduced == (0, 0):
             return run.end("interrupted", interrupted=True)
         located = run.stage("locate", lambda: waited(locating, run), keep=as_located)
@@ -357,29 +357,6 @@ class Diagnosing:
         except BudgetSpent:
             raise OutOfTime from None
 
-    def smallest(self, small: Minified) -> dict[str, Smallest]:
-        """Return what was made small, as a record."""
-        path = SCRIPT if small.script_is_plain else f"case/{SCRIPT}"
-        record = Smallest(
-            operations=small.compute_nodes,
-            inputs=len(small.case.inputs),
-            started_from=small.started_from,
-            script=small.script,
-            script_path=f"{SMALL}/{path}",
-            output=small.script_output,
-            title=small.title,
-            plain=small.script_is_plain,
-            reproduced=small.reproduced,
-            queries=small.queries,
-            unanswered=small.unanswered,
-            seconds=small.seconds,
-            complete=small.complete,
-            failure=small.signature.summary,
-            others=tuple(small.others),
-            curve=curve_of(small.log),
-        )
-        return {"smallest": record}
-
     def blame(self, folder: Path, run: Investigation) -> Blame:
         """Name the stage of the compiler that does it."""
         return Inquiry(folder, self.pool, limits=run.limits(self.limits)).run()
@@ -408,21 +385,6 @@ def waited(future: Future[T], run: Investigation) -> T:
         return future.result(timeout=run.left)
     except TimeoutError:
         raise OutOfTime from None
-
-
-def as_verdict(verdict: Verdict) -> dict[str, Any]:
-    """Return what a diagnosis keeps of a verdict."""
-    return {"verdict": verdict, "environment": verdict.environment}
-
-
-def as_located(located: Located) -> dict[str, Located]:
-    """Return what a diagnosis keeps of where the graph goes wrong."""
-    return {"located": located}
-
-
-def as_blame(blame: Blame) -> dict[str, Blame]:
-    """Return what a diagnosis keeps of who is to blame."""
-    return {"blame": blame}
 
 
 def none_fails(error: ParityError | None) -> bool:

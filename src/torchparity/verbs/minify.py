@@ -9,7 +9,8 @@ from typing import Any, Unpack
 
 from torchparity.errors import UsageError
 from torchparity.fleet.cluster import Questions
-from torchparity.minifier.driver import QUERY_SECONDS, Job, continue_minify, start_minify
+from torchparity.minifier.driver import continue_minify, start_minify
+from torchparity.minifier.job import QUERY_SECONDS, Job
 from torchparity.minifier.log import resumed
 from torchparity.minifier.minified import Minified
 from torchparity.minifier.questions import Asked, Budget
