@@ -26,7 +26,10 @@ from torchparity.workers.warmup import VECTORS_WORK
 
 VERIFICATIONS = 3
 RUN_SECONDS = 300.0
-OUTPUT = 6000
+# How much of what a script prints is kept, and shown, and how much of that stands before the error it is about: a
+# C++ compiler goes on for a hundred thousand letters after it.
+KEPT = 4 << 20
+OUTPUT, BEFORE = 6000, 2000
 # torch's own switch: where it is set, torch.compile compiles nothing.
 NOT_COMPILED = {"TORCH_COMPILE_DISABLE": "1"}
 # Words in a script whose results eager itself might not repeat: random numbers, atomics of a GPU.
@@ -43,6 +46,14 @@ class ColdRun:
 
     exit_code: int
     output: str
+
+    def told(self, signature: Signature) -> str:
+        """Return what it printed around its error."""
+        place = self.output.rfind(f"{signature.error}:") if signature.error else -1
+        if len(self.output) <= OUTPUT or place < 0:
+            return self.output[-OUTPUT:]
+        start = max(0, min(place - BEFORE, len(self.output) - OUTPUT))
+        return self.output[start : start + OUTPUT]
 
     def shows(self, signature: Signature, *, plain: bool) -> bool:
         """Tell whether a script failed as it should: a bundle's own says so, a plain one by how it ends."""
@@ -87,7 +98,7 @@ def run_cold(
             os.setpriority(os.PRIO_PROCESS, process.pid, os.getpriority(os.PRIO_PROCESS, 0) + GIVES_WAY)
         code = wait_or_kill(process, seconds)
         output.seek(0)
-        return ColdRun(exit_code=code, output=output.read().decode("utf-8", "replace")[-OUTPUT:])
+        return ColdRun(exit_code=code, output=output.read().decode("utf-8", "replace")[-KEPT:])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -158,7 +169,7 @@ def verified(
             stopped(started)
             raise
     shown = sum(run.shows(signature, plain=plain) for run in runs)
-    return Delivered(text=text, plain=plain, output=runs[0].output, reproduced=(shown, VERIFICATIONS))
+    return Delivered(text=text, plain=plain, output=runs[0].told(signature), reproduced=(shown, VERIFICATIONS))
 
 
 def stopped(started: Iterable[subprocess.Popen[bytes]]) -> None:

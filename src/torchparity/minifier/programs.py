@@ -182,7 +182,7 @@ def script_showing(text: str, signature: Signature, leaves: Sequence[str], reque
             if not shows(failing, signature):
                 continue
             if run_cold(place, f"{folder}/cache", [], seconds=SECONDS, more=NOT_COMPILED).exit_code == 0:
-                return Shown(text=script.text, output=failing.output, beyond_default=script.beyond_default)
+                return Shown(text=script.text, output=failing.told(signature), beyond_default=script.beyond_default)
     return None
 
 
