@@ -6,7 +6,6 @@ import time
 
 import pytest
 
-from torchparity.minifier import delivery
 from torchparity.minifier.delivery import KEPT, OUTPUT, ColdRun, verified
 from torchparity.minifier.rehearsal import Rehearsal
 from torchparity.records import Signature
@@ -78,8 +77,7 @@ def test_a_run_of_another_text_is_stopped_and_counts_for_nothing():
     assert rehearsal._started[0].wait(20) < 0
 
 
-def test_what_fails_in_another_way_when_it_is_run_again_is_told(tmp_path, monkeypatch):
+def test_what_fails_in_another_way_when_it_is_run_again_is_told(tmp_path):
     script = tmp_path / "repro.py"
     script.write_text("raise ValueError('another')")
-    monkeypatch.setattr(delivery, "RUN_SECONDS", 60.0)
     assert verified(script, "", COMPILE_ERROR, plain=True, probes=None).reproduced == (0, 3)
