@@ -17,10 +17,11 @@ from torchparity.fleet.baseline import Known, write_baseline
 from torchparity.fleet.cells import Cell
 from torchparity.fleet.executors import Answer
 from torchparity.fleet.store import FILE, MIGRATIONS, Store, query
-from torchparity.fleet.sweep import Sweep, alone_in, repeated
+from torchparity.fleet.sweep import Sweep, repeated
 from torchparity.records import Severity, Status, Verdict
 from torchparity.report.exchange import github_text, lines_text, sarif_data, sweep_junit_text
 from torchparity.report.sweep import command_of, markdown_text, sweep_text
+from torchparity.repro.folders import alone_in
 
 MODELS = """
 import os
@@ -219,7 +220,7 @@ def test_a_store_of_a_newer_schema_and_one_that_is_none_are_refused(tmp_path):
 
 
 def test_two_sweeps_do_not_share_a_folder(folder):
-    with alone_in(folder / "out"):
+    with alone_in(folder / "out", "sweep"):
         done = command("sweep", "suite.toml", "--out", "out")
     assert done.returncode == 2
     assert "another sweep is running" in done.stderr
@@ -247,7 +248,8 @@ from pathlib import Path
 from concurrent.futures import Future
 from torchparity.fleet.executors import Answer
 from torchparity.fleet.store import Store
-from torchparity.fleet.sweep import Sweep, alone_in
+from torchparity.fleet.sweep import Sweep
+from torchparity.repro.folders import alone_in
 from torchparity.records import Status, Verdict
 
 class Executor:
@@ -261,7 +263,7 @@ class Executor:
         return done
 
 folder = Path(sys.argv[1])
-with alone_in(folder):
+with alone_in(folder, "sweep"):
     store = Store(folder)
     Sweep(store, Executor(), 0).run()
     store.end(time.time())

@@ -1,6 +1,7 @@
 """A campaign with real workers: finds are settled, handed over, and never in the way of each other."""
 
 import json
+import shutil
 import subprocess
 import sys
 import time
@@ -8,6 +9,7 @@ import time
 import pytest
 
 import torchparity
+from torchparity.errors import ResourceError
 from torchparity.hunting.campaign import Campaign, Plan
 from torchparity.hunting.inquiry import Inquiry, Others
 from torchparity.hunting.jobs import PRELOAD, request_of
@@ -154,3 +156,45 @@ def test_what_cannot_be_hunted_with_is_refused_before_it_begins(tmp_path):
     with pytest.raises(torchparity.ParityError):
         torchparity.hunt(tmp_path / "h", programs=1, releases=["newest"])
     assert not (tmp_path / "h").exists()
+
+
+def test_a_hunt_that_comes_to_nothing_ends_and_says_why(pool, tmp_path):
+    store = Store(tmp_path, create=True)
+    inquiry = Inquiry(store, pool, Others(blame=blaming(pool)), known=[])
+    campaign = Campaign(store, pool, inquiry, Plan(minutes=5, workers=1, options=OPTIONS))
+    shutil.rmtree(campaign.drawn)
+    with pytest.raises(ResourceError, match="programs one after the other could not be judged: the process") as ended:
+        campaign.run()
+    assert "--resume" in ended.value.hint
+    assert set(store.statuses()) == {"error"}
+    inquiry.close()
+
+
+def test_two_hunts_do_not_share_a_folder_and_one_that_is_ended_says_what_it_leaves(tmp_path):
+    command = [
+        sys.executable,
+        "-m",
+        "torchparity",
+        "hunt",
+        "--no-operators",
+        "--backend",
+        "eager",
+        "--workers",
+        "1",
+        "-q",
+    ]
+    first = subprocess.Popen([*command, "--out", "finds"], cwd=tmp_path, stderr=subprocess.PIPE, text=True)
+    try:
+        deadline = time.monotonic() + 100
+        while not (tmp_path / "finds" / "hunt.db").exists() and time.monotonic() < deadline:
+            time.sleep(0.2)
+        second = subprocess.run(
+            [*command, "--resume", "finds"], cwd=tmp_path, capture_output=True, text=True, check=False
+        )
+        assert second.returncode == 2
+        assert second.stderr.startswith("error: another hunt is running in finds\nhint: ")
+        first.terminate()
+        assert first.communicate(timeout=60)[1].splitlines()[-1] == "interrupted; what was found is kept"
+        assert first.returncode == 130
+    finally:
+        first.kill()

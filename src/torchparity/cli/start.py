@@ -28,7 +28,11 @@ KEPT = {
     "capture": "the bundles that were written are kept",
     "minify": "what was found is kept",
     "diagnose": "what was found is kept",
+    "hunt": "what was found is kept",
+    "sweep": "the verdicts that were reached are kept",
 }
+# Commands that end an interrupted run well, and say so.
+TELL_THEMSELVES = ("diagnose", "minify", "since")
 # Commands that call the user's code in their own process.
 RUN_HERE = ("check", "capture", "explain", "passes")
 
@@ -131,7 +135,8 @@ def run() -> int:
         code = command()
     except BaseException as error:  # noqa: BLE001 - whatever it is, it is told, and is no answer
         return interrupted() if INTERRUPTS or isinstance(error, KeyboardInterrupt) else failed(error)
-    return interrupted() if INTERRUPTS and code != INTERRUPTED else code
+    told = code == INTERRUPTED and sys.argv[1] in TELL_THEMSELVES  # The parser makes an exit code of an interrupt.
+    return interrupted() if INTERRUPTS and not told else code
 
 
 def heed_interrupts() -> None:

@@ -28,7 +28,6 @@ from torchparity.records import Status, Verdict
 from torchparity.records.wire import plain_data, record_from
 
 FILE = "sweep.db"
-LOCK = "sweep.lock"
 # Each migration makes a file of the version before it one of its own; their number is the version.
 MIGRATIONS: tuple[str, ...] = (
     """

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass, replace
-from pathlib import Path
 
-from torchparity.errors import UsageError
 from torchparity.fleet.cells import GUESS_SECONDS, Cell
 from torchparity.fleet.executors import Answer, Executor
-from torchparity.fleet.store import LOCK, Judged, Store
+from torchparity.fleet.store import Judged, Store
 
 TICK = 0.5
 # The memory that a cell is taken to need before anybody has seen it.
@@ -33,20 +29,6 @@ class Progress:
     seconds_left: float
     running: tuple[str, ...]
     newest: Judged | None = None
-
-
-@contextlib.contextmanager
-def alone_in(folder: Path) -> Iterator[None]:
-    """Hold a folder: two sweeps in one would each take the other's cells."""
-    folder.mkdir(parents=True, exist_ok=True)
-    with (folder / LOCK).open("w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            raise UsageError(
-                f"another sweep is running in {folder}", hint="wait for it, stop it, or give another folder"
-            ) from error
-        yield
 
 
 def repeated(cells: Sequence[Cell], times: int) -> list[Cell]:

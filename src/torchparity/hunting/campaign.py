@@ -13,8 +13,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from torchparity.compilers.written import request_to_json
+from torchparity.errors import ResourceError
 from torchparity.hunting.inquiry import Inquiry
-from torchparity.hunting.jobs import BATCH_JOB, FIRED, Answer, answer_of, mistaken, request_of
+from torchparity.hunting.jobs import BATCH_JOB, ERROR, FIRED, Answer, answer_of, mistaken, request_of
 from torchparity.hunting.openings import FILE as OPENINGS
 from torchparity.hunting.operators import OPERATORS_JOB
 from torchparity.hunting.store import NEW, STUCK, Find, Store
@@ -38,6 +39,8 @@ SETTLERS = 3
 TURNS = 4
 # How long a find that is being settled may go on when time is up, in seconds.
 AFTERWARDS = 60.0
+# After so many programs that the checker itself could not judge a hunt ends: a full disk does not get better by it.
+MISTAKES = 40
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,6 +83,7 @@ class Campaign:
         self._left = store.missing_seeds(first)
         self._next = store.next_seed(first)
         self._asked = 0
+        self.mistakes, self.mistake = 0, ""
         store.set_fact("seed", str(first))
 
     # --- the whole -------------------------------------------------------------------------------
@@ -103,6 +107,7 @@ class Campaign:
                 for future in done:
                     self._take(running.pop(future), future.result())
                 self._tell()
+                self._see_that_it_works()
             self.drawing_done.set()
             while any(settler.is_alive() for settler in settlers) and not self._late(AFTERWARDS):
                 self.over.wait(TICK)
@@ -112,6 +117,14 @@ class Campaign:
             if reading is not None and not reading.cancel() and reading.done():
                 self._note_operators(reading.result())
             shutil.rmtree(self.drawn, ignore_errors=True)
+
+    def _see_that_it_works(self) -> None:
+        """End a hunt that comes to nothing, again and again."""
+        if self.mistakes >= MISTAKES:
+            raise ResourceError(
+                f"{self.mistakes} programs one after the other could not be judged: {self.mistake}",
+                hint=f"what was found is kept: `torchparity hunt --resume {self.store.folder}` goes on",
+            )
 
     def _read_operators(self) -> Future[Outcome] | None:
         """Let a worker write the openings of PyTorch's operators, while the others draw without them."""
@@ -194,6 +207,8 @@ class Campaign:
         return {**answer, **facts}
 
     def _keep(self, seed: int, answer: Answer) -> None:
+        self.mistakes = self.mistakes + 1 if answer["status"] == ERROR else 0
+        self.mistake = next(iter(answer.get("reasons", ())), self.mistake)
         place = self.drawn / f"{seed}.py"
         text = place.read_text(encoding="utf-8") if place.is_file() else ""
         if self.store.add(seed, answer, text, time.time()):

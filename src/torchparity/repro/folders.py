@@ -9,8 +9,15 @@ import tempfile
 from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 
-from torchparity.errors import BundleError
+from torchparity.errors import BundleError, UsageError
 
+try:
+    import fcntl
+except ImportError:  # Windows keeps no such locks; there nobody is kept out.
+    fcntl = None  # type: ignore[assignment]
+
+# Who works in a folder holds this file of it: `hunt.lock`.
+LOCK = "{}.lock"
 # What a folder may hold that was to become a bundle, or that made way for one.
 ON_THE_WAY = {"repro.py", "tensors.safetensors", "case.json", "old", "other"}
 
@@ -44,6 +51,29 @@ def replacing(folder: Path, *, kept_unless: Callable[[Path], bool]) -> Iterator[
     finally:
         shutil.rmtree(partial, ignore_errors=True)
         shutil.rmtree(aside, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def alone_in(folder: Path, what: str) -> Iterator[None]:
+    """Hold a folder, or refuse: two that go on in one would each take what is the other's. A kill lets go.
+
+    A folder that was made for it goes again where nothing came into it.
+    """
+    made = not folder.exists()
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / LOCK.format(what)).open("w") as lock:
+        try:
+            if fcntl is not None:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            raise UsageError(
+                f"another {what} is running in {folder}", hint="wait for it, stop it, or give another folder"
+            ) from error
+        try:
+            yield
+        finally:
+            if made and len(list(folder.iterdir())) == 1:
+                shutil.rmtree(folder)
 
 
 def remove_leftovers(folder: Path, names: Collection[str]) -> None:

@@ -20,6 +20,7 @@ from torchparity.hunting.roots import KNOWN, read_known
 from torchparity.hunting.store import FILE, Store
 from torchparity.records import Blame, Since
 from torchparity.releases.versions import read_releases
+from torchparity.repro.folders import alone_in
 from torchparity.request import request_for
 from torchparity.run.target import Target
 from torchparity.verbs.apart import answered, ask
@@ -69,7 +70,7 @@ def hunt(
     listed = read_known(Path(known or KNOWN))
     read_releases(releases)  # What is no release is refused before it begins.
     recipe_of(request_for("check", dict(options or {})))  # What cannot be compiled with is refused before it begins.
-    with Pool(workers=workers, preload=(*PRELOAD, "torchparity.verbs.jobs")) as pool:
+    with alone_in(folder, "hunt"), Pool(workers=workers, preload=(*PRELOAD, "torchparity.verbs.jobs")) as pool:
         if not resume:
             (folder / OPENINGS).unlink(missing_ok=True)  # Of a hunt that could not begin.
         if around is not None:

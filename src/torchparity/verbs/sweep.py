@@ -19,9 +19,10 @@ from torchparity.fleet.ready import ready_made
 from torchparity.fleet.store import FILE, Judged, Store
 from torchparity.fleet.suite import cells_of, read_suite
 from torchparity.fleet.summary import summary_of
-from torchparity.fleet.sweep import Progress, Sweep, alone_in, repeated
+from torchparity.fleet.sweep import Progress, Sweep, repeated
 from torchparity.records import Severity, Status, SweepSummary
 from torchparity.releases.versions import read_releases
+from torchparity.repro.folders import alone_in
 from torchparity.verbs.dating import date_failures
 from torchparity.verbs.diagnose import diagnose
 from torchparity.verbs.report import baseline_place
@@ -77,7 +78,7 @@ def sweep(
     begun = None if resume else cells_in(suite, ready)
     known = baselines.read_baseline(baseline_place(folder, baseline))
     width = workers or default_workers()
-    with alone_in(folder):
+    with alone_in(folder, "sweep"):
         store = Store(folder, create=True)
         try:
             if begun is not None:
