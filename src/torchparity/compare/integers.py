@@ -62,10 +62,10 @@ class ExactBaseline:
         if not self.seen or self.dtype == torch.bool:
             return torch.zeros_like(candidate, dtype=torch.bool)
         runs = torch.stack([signed(entry) for entry in (self.eager, *self.seen)])
-        least, most = runs.amin(0), runs.amax(0)
-        spread = most - least
-        values = signed(candidate)
-        return (spread > 0) & (values >= least - spread) & (values <= most + spread)
+        differ = runs.amin(0) < runs.amax(0)
+        least, most, values = runs.amin(0).double(), runs.amax(0).double(), signed(candidate).double()
+        spread = most - least  # As integers these may be further apart than one can say.
+        return differ & (values >= least - spread) & (values <= most + spread)
 
     def _tied(self, candidate: torch.Tensor, origin: Origin) -> torch.Tensor:
         """Tell where an index chooses a value that rounding cannot tell from the one that eager chose."""
