@@ -14,6 +14,8 @@ FOUND = Path(__file__).parents[2] / "docs" / "found"
 SCRIPTS = sorted(FOUND.glob("*.py"))
 # Bugs in the code for vectors of ARM.
 ARM = {"amin_of_bytes", "argmin_bytes"}
+# In the code for vectors of x86.
+X86 = {"add_true_to_bools"}
 
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=[path.stem for path in SCRIPTS])
@@ -28,6 +30,8 @@ def test_a_script_is_short_and_named(script):
 def test_a_script_fails_and_passes_uncompiled(script):
     if script.stem in ARM and os.uname().machine != "aarch64":
         pytest.skip("seen with the vectors of ARM only")
+    if script.stem in X86 and os.uname().machine != "x86_64":
+        pytest.skip("seen with the vectors of x86 only")
     compiled = subprocess.run([sys.executable, script], check=False, capture_output=True)
     assert compiled.returncode == 1, compiled.stderr[-2000:]
     eager = {**os.environ, "TORCH_COMPILE_DISABLE": "1"}
