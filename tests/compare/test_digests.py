@@ -8,9 +8,12 @@ import itertools
 import pytest
 import torch
 
+import torchparity
 from torchparity import torchapi
 from torchparity.compare.digests import mark_of
 from torchparity.compare.leaves import Leaf
+from torchparity.compare.matrices import identical, row_of_bytes
+from torchparity.repro.fills import same_bits
 
 DEVICES = [
     "cpu",
@@ -74,3 +77,34 @@ def test_what_does_not_lie_in_memory_plainly_has_no_mark():
     assert [mark_of(leaf_of(value)) for value in strange] == [None] * len(strange)
     assert mark_of(leaf_of(torchapi.negative_view(numbers))) is None
     assert mark_of(leaf_of(numbers.to(torch.complex64).conj())) is None
+
+
+def odd(shape, strides, dtype=torch.float32, offset=0):
+    """Return a tensor whose strides nobody would choose, and who is contiguous all the same."""
+    return (torch.arange(64) % 7).to(dtype).as_strided(shape, strides, offset)
+
+
+ODD = [((), ()), ((1,), (0,)), ((1,), (2,)), ((1, 1), (5, 0)), ((1, 1), (0, 3)), ((3, 1), (1, 9)), ((0,), (4,))]
+
+
+@pytest.mark.parametrize("offset", [0, 3])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int64, torch.bool, torch.complex64], ids=str)
+@pytest.mark.parametrize(("shape", "strides"), ODD)
+def test_one_number_has_bits_whatever_its_strides(shape, strides, dtype, offset):
+    value = odd(shape, strides, dtype, offset)
+    plain = torch.empty(shape, dtype=dtype).copy_(value)
+    assert identical(value, plain)
+    assert torch.equal(row_of_bytes(value), row_of_bytes(plain))
+    assert same_bits(value, plain)
+    if value.numel():
+        assert not identical(value, plain.logical_not().to(dtype))
+
+
+@pytest.mark.parametrize(("shape", "strides"), ODD)
+def test_a_model_that_returns_it_and_takes_it_has_a_verdict(shape, strides):
+    def model(x, y):
+        return x, y.as_strided(shape, strides), (x * 2).sum()
+
+    given = odd(shape, strides, offset=3)
+    verdict = torchparity.check(model, (given, torch.ones(64)), backend="aot_eager", ignore=("stride",))
+    assert verdict.status is torchparity.Status.SAME, verdict.reasons

@@ -89,7 +89,9 @@ def row_of_bytes(tensor: torch.Tensor) -> torch.Tensor | None:
     """Return the memory of a plain tensor as bytes; None where its numbers do not lie there one after the other."""
     if not torchapi.in_memory(tensor) or not tensor.is_contiguous():
         return None
-    return tensor.detach().reshape(-1).view(torch.uint8)
+    row = tensor.detach().reshape(-1)
+    # One number is contiguous whatever its stride, and only a stride of one can be seen as bytes.
+    return (row if row.stride(0) == 1 else row.as_strided(row.shape, (1,))).view(torch.uint8)
 
 
 def same_bytes(left: torch.Tensor, right: torch.Tensor) -> bool:

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 
 import torch
 
+from torchparity.compare.matrices import row_of_bytes
+
 # Longer tensors are said by a rule, or not at all.
 LITERAL = 32
 SEED = 0
@@ -149,8 +151,8 @@ def same_bits(left: torch.Tensor, right: torch.Tensor) -> bool:
         return False
     if left.numel() == 0:
         return True
-    first, second = (entry.contiguous().reshape(-1).view(torch.uint8) for entry in (left, right))
-    return torch.equal(first, second)
+    first, second = (row_of_bytes(entry.contiguous()) for entry in (left, right))
+    return first is not None and second is not None and torch.equal(first, second)
 
 
 def stride_order(tensor: torch.Tensor) -> list[int]:
