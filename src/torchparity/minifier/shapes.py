@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -36,38 +36,45 @@ def shrink_shapes(gate: Gate) -> None:
     """
     start = gate.current
     sizes = {size: size for size in sizes_of(start)}
-    cut_to = functools.cache(lambda limit: cut(start, {size: min(size, limit) for size in sizes_of(start)}))
-    limits = list(powers(max(sizes, default=1)))
-    for place, limit in enumerate(limits):
-        gate.ahead(*(cut_to(upcoming) for upcoming in limits[place : place + 2]))
-        part = cut_to(limit)
-        if part is not None and gate.fails(part):
-            sizes = {size: min(size, limit) for size in sizes}
-            break
+    limit = first_that_fails(
+        gate, powers(max(sizes, default=1)), lambda limit: cut(start, {size: min(size, limit) for size in sizes})
+    )
+    if limit is not None:
+        sizes = {size: min(size, limit) for size in sizes}
     kept = gate.needed(list(sizes), lambda kept: cut(start, {old: sizes[old] if old in kept else 1 for old in sizes}))
     sizes = {old: new if old in kept else 1 for old, new in sizes.items()}
     for old in sizes:
-        sizes[old] = least(sizes[old], lambda new, old=old: asked(gate, start, {**sizes, old: new}))  # type: ignore[misc]
+        sizes[old] = least(gate, sizes[old], functools.partial(cut_one, start, sizes, old))
     apply_edits(gate, [functools.partial(cut_axes, axes=axes) for axes in axes_of(gate.current)])
 
 
-def asked(gate: Gate, start: Part, sizes: Sizes) -> bool:
-    """Tell whether the part still fails with other sizes."""
-    made = cut(start, sizes)
-    return made is not None and gate.fails(made)
+def cut_one(part: Part, sizes: Sizes, old: int, new: int) -> Part | None:
+    """Return a part with sizes, and another one for one of them."""
+    return cut(part, {**sizes, old: new})
 
 
-def least(size: int, fails: Callable[[int], bool]) -> int:
+def first_that_fails(gate: Gate, sizes: Iterable[int], made: Callable[[int], Part | None]) -> int | None:
+    """Return the first size with which a part fails, if any; the next is asked about beside each."""
+    made, upcoming = functools.cache(made), list(sizes)
+    for place, size in enumerate(upcoming):
+        gate.ahead(*(made(entry) for entry in upcoming[place : place + 2]))
+        part = made(size)
+        if part is not None and gate.fails(part):
+            return size
+    return None
+
+
+def least(gate: Gate, size: int, made: Callable[[int], Part | None]) -> int:
     """Return the smallest size that fails: up from 1 by doubling, then between the last two by halving."""
-    too_small = 0
-    for new in powers(size):
-        if fails(new):
-            size = new
-            break
-        too_small = new
+    made = functools.cache(made)
+    found = first_that_fails(gate, powers(size), made)
+    too_small = max((power for power in powers(found or size)), default=0)
+    size = found or size
     while size - too_small > 1:
         middle = (size + too_small) // 2
-        if fails(middle):
+        gate.ahead(made(middle), made((middle + too_small) // 2) if middle - too_small > 1 else None)
+        part = made(middle)
+        if part is not None and gate.fails(part):
             size = middle
         else:
             too_small = middle
