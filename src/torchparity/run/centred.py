@@ -37,7 +37,7 @@ def move_by_means(
     unit = torch.finfo(finer).eps * amplitude
     if traits.name in SPREADS:
         _move_spread(traits.name, args, kwargs, outputs, steps, unit)
-    elif traits.name in NORMS or traits.by_channel:
+    elif (traits.name in NORMS or traits.by_channel) and not traits.name.endswith("backward"):
         _move_rest(traits, args, outputs, steps, unit)
 
 

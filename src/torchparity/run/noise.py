@@ -110,6 +110,8 @@ class Noise(Watch):
         # Whether values that look exact are held against float64: it costs a second run of every operation.
         self.thorough = thorough or amplitude > 1
         self.offsets = random.Random(bank.seed * 1_000_003 + run)
+        # Numbers of their own: what is drawn for a mean changes nothing elsewhere.
+        self.means = random.Random(f"means {bank.seed} {run}")
         self.replay = iter(replay)
         self.saw_random = False
         self.shortens = False
@@ -142,7 +144,7 @@ class Noise(Watch):
             exact = [looks_exact(target) for target in targets] if doubled is not None else []
             for target in targets:
                 self._perturb_result(traits, inputs, target)
-            move_by_means(traits, args, kwargs, outputs, self._steps, self.amplitude)
+            move_by_means(traits, args, kwargs, outputs, self._steps_of_means, self.amplitude)
             if doubled is not None and any(mask is not None for mask in exact):
                 self._move_exact(func, traits, doubled, targets, exact)
         return outputs
@@ -251,10 +253,13 @@ class Noise(Watch):
     def _unit(self, like: torch.Tensor) -> float:
         return torch.finfo(like.dtype).eps * self.amplitude
 
-    def _steps(self, like: torch.Tensor, shape: Sequence[int]) -> torch.Tensor:
+    def _steps(self, like: torch.Tensor, shape: Sequence[int], offsets: random.Random | None = None) -> torch.Tensor:
         """Half a unit, root mean square, normally distributed: a few numbers must show what many would."""
-        drawn = self._slice(like.device, like.dtype, 0, math.prod(shape))
+        drawn = self._slice(like.device, like.dtype, 0, math.prod(shape), offsets)
         return drawn.reshape(tuple(shape))
+
+    def _steps_of_means(self, like: torch.Tensor, shape: Sequence[int]) -> torch.Tensor:
+        return self._steps(like, shape, self.means)
 
     def perturb(
         self,
@@ -310,11 +315,18 @@ class Noise(Watch):
             scale = scale.mul_(rounds) if inside else scale.masked_fill_(rounds.eq(0), 0.0)
             values.addcmul_(self._steps(values, values.shape), scale, value=self._unit(values) * chain)
 
-    def _slice(self, device: torch.device, dtype: torch.dtype, steps: int, count: int) -> torch.Tensor:
+    def _slice(
+        self,
+        device: torch.device,
+        dtype: torch.dtype,
+        steps: int,
+        count: int,
+        offsets: random.Random | None = None,
+    ) -> torch.Tensor:
         bank = self.bank.get(device, dtype, steps)
         if count > BANK_SIZE:
             bank = bank.repeat(count // BANK_SIZE + 1)
-        offset = self.offsets.randrange(bank.numel() - count + 1)
+        offset = (offsets or self.offsets).randrange(bank.numel() - count + 1)
         return bank[offset : offset + count]
 
 
