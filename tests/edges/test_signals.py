@@ -160,6 +160,12 @@ def test_a_kill_at_forty_moments(folder: Path, command: str) -> None:
         kill(folder, command, dice.uniform(0.1, SECONDS))
 
 
+def listen_to(number: int) -> None:
+    """Ignore interrupts, as a job in the background does, but not this signal, which `nohup` has one ignore."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(number, signal.SIG_DFL)
+
+
 @pytest.mark.parametrize(
     ("words", "number"),
     [(("hunt", "--no-operators", "--out", "out"), signal.SIGTERM), (COMMANDS["minify"], signal.SIGHUP)],
@@ -176,7 +182,7 @@ def test_whoever_is_told_to_stop_keeps_what_it_has_and_leaves_nothing_behind(fol
         stderr=subprocess.PIPE,
         text=True,
         env={**os.environ, "EDGES_MARK": mark, "TMPDIR": str(room)},
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_IGN),
+        preexec_fn=lambda: listen_to(number),
     )
     while not (folder / "out").exists() and process.poll() is None:
         time.sleep(0.1)
