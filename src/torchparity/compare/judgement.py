@@ -146,18 +146,25 @@ def judge_at_once(baseline: FloatBaseline, values: torch.Tensor, tolerance: Tole
         tolerance.threshold,
         UNSEEN * baseline.epsilon * baseline.peak,
     )
-    found = baseline.kernels.judge(
-        values, baseline.eager, baseline.correction, baseline.squares, vectors, numbers, baseline.magnitude
-    )
-    names, scores = aggregate_scores(baseline, Sums.cut_from(found.sums, baseline.layout))
+    layout = baseline.layout
+    known = baseline.kept, baseline.energies
+    sizes = baseline.magnitude, numbers[0], *map(baseline.share, (layout.total, layout.columns, layout.rows))
+    kernels, matrices = baseline.kernels, (values, baseline.eager, baseline.correction, baseline.squares)
+    found = kernels.judge(*matrices, vectors, numbers, known, sizes)
     # All of it is asked for before the device is waited for, once.
-    told = torch.cat([found.told, scores]).tolist()
-    energy_of_all, changed, seen, wrong, score, position, eager_error, candidate_error = told[:8]
+    told, names = found.told, baseline.scored
+    if kernels.short(layout.rows, layout.columns):
+        names = kernels.SCORED
+    else:
+        told = torch.cat([told, aggregate_scores(baseline, Sums.cut_from(found.sums, layout))])
+    facts = told.tolist()
+    scores = dict(zip(names, facts[kernels.FACTS :], strict=True))
+    energy_of_all, changed, seen, wrong, score, position, eager_error, candidate_error = facts[: kernels.FACTS]
     if not math.isfinite(energy_of_all):
         return None
     if changed == 0:
         return bitwise_eager(baseline)
-    aggregate = worst_of(baseline, names, told[8:])
+    aggregate = worst_of(baseline, {name: scores[name] for name in baseline.scored})
     rms, scale = math.sqrt(energy_of_all / baseline.layout.total), baseline.rms()
     return FloatJudgement(
         moved=rms / scale if scale > 0 else math.inf if rms > 0 else 0.0,

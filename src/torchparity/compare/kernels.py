@@ -15,13 +15,14 @@ import torch
 import triton
 import triton.language as tl
 
-from torchparity.compare.tiles import Cut, keep_column, keep_fact, keep_row, whole
+from torchparity.compare.sum_kernels import FACTS, SCORED, around, close, count, short
+from torchparity.compare.tiles import Cut, Whole, keep_column, keep_fact, keep_row, whole
+
+__all__ = ["FACTS", "SCORED", "add", "around", "begin", "judge", "keep", "short", "try_out"]
 
 # Elements of a tile: a row of a strip, or several short ones; a judgement has more to hold of each.
 TILE = 512
 JUDGED_TILE = 256
-# Programs whose facts are read at once.
-FACTS = 1024
 # The number of a tile, and a count of tiles, have room in so many bits.
 TURN_BITS = 6
 COUNT_BITS = 7
@@ -178,64 +179,16 @@ def judge_kernel(
     keep_fact(places, 0, tl.max(tl.where(worst == top, first * columns + across[None, :], -1)))
 
 
-@triton.jit
-def tell_kernel(
-    facts, places, candidate, eager, correction, told,
-    programs, columns, candidate_row, candidate_column, eager_row, eager_column,
-    HAS_TRUTH: tl.constexpr, TURN_BITS: tl.constexpr, FACTS: tl.constexpr,
-):  # fmt: skip
-    """Put together what the programs of a judgement have found, and look at the place of the worst."""
-    changed = tl.zeros((FACTS,), tl.int64)
-    seen = tl.zeros((FACTS,), tl.int64)
-    wrong = tl.zeros((FACTS,), tl.int64)
-    worst = tl.full((FACTS,), -1, tl.int64)
-    for first in range(0, programs, FACTS):
-        number = first + tl.arange(0, FACTS)
-        inside = number < programs
-        changed += tl.load(facts + number, inside, other=0)
-        seen += tl.load(facts + programs + number, inside, other=0)
-        wrong += tl.load(facts + 2 * programs + number, inside, other=0)
-        met = tl.load(facts + 3 * programs + number, inside, other=-1).to(tl.int64)
-        worst = tl.maximum(worst, tl.where(met < 0, -1, (met << 32) | (programs - 1 - number)))
-    top = tl.max(worst)
-    score = ((top >> 32).to(tl.int32) >> TURN_BITS) << TURN_BITS
-    # Where nothing has a score, there is no place either.
-    place = tl.load(places + (programs - 1 - (top & 0xFFFFFFFF)), top >= 0, other=0)
-    row, column = place // columns, place % columns
-    value = tl.load(candidate + row * candidate_row + column * candidate_column).to(tl.float32)
-    base = tl.load(eager + row * eager_row + column * eager_column).to(tl.float32)
-    truth = tl.load(correction + place).to(tl.float32) if HAS_TRUTH else 0.0
-    tl.store(told, tl.sum(changed).to(tl.float64))
-    tl.store(told + 1, tl.sum(seen).to(tl.float64))
-    tl.store(told + 2, tl.sum(wrong).to(tl.float64))
-    tl.store(told + 3, score.to(tl.float32, bitcast=True).to(tl.float64))
-    tl.store(told + 4, place.to(tl.float64))
-    tl.store(told + 5, tl.abs(truth).to(tl.float64))
-    tl.store(told + 6, tl.abs(value - base - truth).to(tl.float64))
-
-
 @dataclass(frozen=True)
 class Begun:
     """What is known of a leaf before any sample; `usable` where everything about it is finite and normal."""
 
     usable: bool
     correction: torch.Tensor | None
-    row_energy: torch.Tensor
-    column_energy: torch.Tensor
+    energies: Whole
     peak: float
     energy: float
     error: float
-
-
-@dataclass(frozen=True)
-class Added:
-    """The sums of a sample's difference: rows, columns, and both times eager; on their device still.
-
-    Where something is not `finite`, there is no telling: all sums are zero then.
-    """
-
-    sums: torch.Tensor
-    finite: torch.Tensor
 
 
 @dataclass(frozen=True)
@@ -243,11 +196,18 @@ class Judged:
     """What one pass over a candidate has shown, on its device still: nobody has waited for it yet.
 
     `told` are the energy (not finite where something is not), how many elements are not eager's, how many are off by
-    more than what is seen, how many are wrong, the worst score, its place, and eager's and the candidate's error there.
+    more than what is seen, how many are wrong, the worst score, its place, eager's and the candidate's error there, and
+    where rows and columns are `short` the scores of six sums; `sums` are what those were, in their own units.
     """
 
-    sums: torch.Tensor
+    whole: Whole
     told: torch.Tensor
+    magnitude: float
+
+    @property
+    def sums(self) -> torch.Tensor:
+        """The sums in their own units, one after the other: of differences, by rows and columns, and of products."""
+        return enlarged(self.whole, self.magnitude)
 
 
 def begin(eager: torch.Tensor, truth: torch.Tensor | None, tiny: float) -> Begun:
@@ -264,13 +224,14 @@ def begin(eager: torch.Tensor, truth: torch.Tensor | None, tiny: float) -> Begun
         cut.rows, cut.columns, *eager.stride(), *held.stride(), cut.loops, cut.strips,
         HAS_TRUTH=truth is not None, **cut.shape,
     )  # fmt: skip
-    row, column = (sums[0] for sums in whole(parts))
-    energies = torch.stack([facts[2].sum(dtype=torch.float64), row.sum()])
-    peak, least, error, energy = torch.cat([facts[:2].amax(1), energies]).tolist()
+    energies = whole(parts)
+    totals = torch.stack([facts[2].sum(dtype=torch.float64), energies.row.sum()])
+    peak, least, error, energy = torch.cat([facts[:2].amax(1), totals]).tolist()
     square = magnitude**2
     usable = math.isfinite(error) and math.isfinite(energy) and least == 0
     usable &= 1.0 / FAR < (peak / magnitude if peak else 1.0) < FAR
-    return Begun(usable, correction, row.mul_(square), column.mul_(square), peak, energy * square, error * square)
+    energies.flat.mul_(square)
+    return Begun(usable, correction, energies, peak, energy * square, error * square)
 
 
 def add(
@@ -278,11 +239,10 @@ def add(
     eager: torch.Tensor,
     correction: torch.Tensor | None,
     squares: torch.Tensor,
-    profile: tuple[torch.Tensor, torch.Tensor],
     scale: float,
     magnitude: float,
-) -> Added:
-    """Add one sample to the squares, and to their sums over rows and columns."""
+) -> Whole:
+    """Add one sample to the squares; return the sums of its difference, of that times eager, and of its squares."""
     cut = Cut.of(eager, TILE)
     parts = cut.parts(3, 3, eager)
     add_kernel[(cut.programs,)](
@@ -290,12 +250,25 @@ def add(
         cut.rows, cut.columns, *sample.stride(), *eager.stride(), cut.loops, cut.strips,
         HAS_TRUTH=correction is not None, **cut.shape,
     )  # fmt: skip
-    row, column = whole(parts)
-    for held, found in zip(profile, (row, column), strict=True):
-        held += found[2]
-    total = row[:2].sum()
+    return whole(parts)
+
+
+def keep(whole: Whole, kept: torch.Tensor, magnitude: float, weight: float) -> torch.Tensor:
+    """Add the squares of a sample's sums to those that are kept, and its squares to their profile.
+
+    Return whether everything is finite, on the device; where it is not, all sums count as zero.
+    """
+    rows, columns = whole.row.shape[1], whole.column.shape[1]
+    if short(rows, columns):
+        return count(whole, kept, magnitude, weight)
+    total = whole.row[:2].sum()
     finite = total - total == 0
-    return Added(torch.where(finite, enlarged(row, column, magnitude), 0.0), finite)
+    sums = torch.where(finite, enlarged(whole, magnitude), 0.0)
+    scalars = torch.stack([sums[:rows].sum(), sums[rows + columns : 2 * rows + columns].sum()])
+    kept[: 2 * (rows + columns)].addcmul_(sums, sums, value=weight)
+    kept[-2:].addcmul_(scalars, scalars, value=weight)
+    kept[2 * (rows + columns) : -2].add_(torch.cat([whole.row[2], whole.column[2]]))
+    return finite
 
 
 def judge(
@@ -305,15 +278,16 @@ def judge(
     squares: torch.Tensor,
     vectors: tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor],
     numbers: tuple[float, float, float, float, float, float, float],
-    magnitude: float,
+    known: tuple[torch.Tensor, torch.Tensor],
+    sizes: tuple[float, float, float, float, float],
 ) -> Judged:
     """Hold a candidate against all that is known of a leaf.
 
     `vectors` are what neighbours lend, by rows and by columns, and how large they are; `numbers` are the share of one
     sample, the unit of the squares, half a rounding, the least step, how much may be lent, the threshold, and what
-    nobody sees.
+    nobody sees. `known` and `sizes` are what `close` wants to score sums by; the first size is the magnitude.
     """
-    cut = Cut.of(eager, JUDGED_TILE)
+    cut, magnitude = Cut.of(eager, JUDGED_TILE), sizes[0]
     parts = cut.parts(3, 2, eager)
     facts = torch.empty(4, cut.programs, dtype=torch.int32, device=eager.device)
     places = torch.empty(cut.programs, dtype=torch.int64, device=eager.device)
@@ -322,15 +296,9 @@ def judge(
         *numbers, 1.0 / magnitude, cut.rows, cut.columns, *candidate.stride(), *eager.stride(), cut.loops, cut.strips,
         HAS_TRUTH=correction is not None, TURN_BITS=TURN_BITS, COUNT_BITS=COUNT_BITS, **cut.shape,
     )  # fmt: skip
-    row, column = whole(parts)
-    told = torch.empty(7, dtype=torch.float64, device=eager.device)
-    tell_kernel[(1,)](
-        facts, places, candidate, eager, correction if correction is not None else eager, told,
-        cut.programs, cut.columns, *candidate.stride(), *eager.stride(),
-        HAS_TRUTH=correction is not None, TURN_BITS=TURN_BITS, FACTS=FACTS,
-    )  # fmt: skip
-    energy = row[2].sum(0, keepdim=True).mul_(magnitude**2)
-    return Judged(enlarged(row, column, magnitude), torch.cat([energy, told]))
+    sums = whole(parts)
+    told = close(cut, (facts, places), (candidate, eager, correction), sums, known, sizes, TURN_BITS)
+    return Judged(sums, told, magnitude)
 
 
 def try_out(device: torch.device) -> None:
@@ -345,7 +313,7 @@ def near(values: torch.Tensor) -> float:
     return float(2.0 ** math.frexp(size)[1]) if 0 < size < math.inf else 1.0
 
 
-def enlarged(row: torch.Tensor, column: torch.Tensor, magnitude: float) -> torch.Tensor:
+def enlarged(whole: Whole, magnitude: float) -> torch.Tensor:
     """Return sums in their own units, one after the other: of differences, by rows and columns, and of products."""
-    first, second = torch.cat([row[:2], column[:2]], 1)
+    first, second = torch.cat([whole.row[:2], whole.column[:2]], 1)
     return torch.cat([first * magnitude, second * magnitude**2])

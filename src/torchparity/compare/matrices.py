@@ -111,6 +111,19 @@ def working_dtype(dtype: torch.dtype) -> torch.dtype:
     return torch.float64 if dtype == torch.float64 else torch.float32
 
 
+def power_near(size: float) -> float:
+    """Return a power of two near a size, within what float32 can be multiplied by."""
+    return 2.0 ** min(120, max(-120, math.frexp(size)[1])) if size > 0 else 1.0
+
+
+def least_step(dtype: torch.dtype, work: torch.dtype) -> float:
+    """Return the least number above zero of a dtype, or the least that is not flushed to zero here."""
+    info = torch.finfo(dtype)
+    step = float(info.tiny) * float(info.eps)
+    survives = float(torch.tensor([step], dtype=work, device="cpu").mul_(1.0)) > 0
+    return step if survives else float(torch.finfo(work).tiny)
+
+
 def matrix(tensor: torch.Tensor, shape: Shape2d) -> torch.Tensor:
     """Return the matrix view of a leaf (a copy where its strides do not allow a view)."""
     return as_real(tensor).reshape(shape.rows, shape.columns)

@@ -22,7 +22,7 @@ from typing import Any
 import torch
 
 from torchparity import torchapi
-from torchparity.compare.matrices import Shape2d, Sums, as_real, matrix, working_dtype
+from torchparity.compare.matrices import Shape2d, Sums, as_real, least_step, matrix, power_near, working_dtype
 
 # Share of the leaf's mean noise variance that every element is granted whatever its surroundings say.
 POOL_SHARE = 0.1
@@ -64,7 +64,8 @@ class FloatBaseline:
         self.finite: torch.Tensor | None = None
         self.noise_nonfinite: torch.Tensor | None = None
         self.error_energy: float | None = None
-        self.sum_squares: dict[str, torch.Tensor] = {}
+        # By rows, then by columns; only where kernels are at work.
+        self.energies: torch.Tensor | None = None
         self._rms: float | None = None
         self.kernels: Any = leaf_kernels(self.device.type) if real.dtype in AT_ONCE and self.layout.total else None
         if self.kernels is not None and not self._begin_at_once(reference):
@@ -74,12 +75,20 @@ class FloatBaseline:
             self.magnitude = self._magnitude()
             self.row_energy, self.column_energy = self._energies()
         self._squares: torch.Tensor | None = None
-        self._profile = tuple(torch.zeros(size, dtype=torch.float64, device=self.device) for size in self.eager.shape)
+        self.kept = torch.zeros(3 * sum(self.eager.shape) + 2, dtype=torch.float64, device=self.device)
+        self.sum_squares, self._profile = self._named()
         self.unit = self._unit()
         self.tiny = least_step(eager.dtype, self.work)
         self._pool: tuple[torch.Tensor, torch.Tensor] | None = None
         self._scale: tuple[torch.Tensor, torch.Tensor] | None = None
         self._units: dict[str, torch.Tensor] | None = None
+
+    def _named(self) -> tuple[dict[str, torch.Tensor], torch.Tensor]:
+        """Return what is kept of samples: squares of sums by name, and the sums of all squares by rows and columns."""
+        rows, columns = self.layout.rows, self.layout.columns
+        *squares, profile, mean, scale = self.kept.split([rows, columns, rows, columns, rows + columns, 1, 1])
+        names = ("row mean", "column mean", "row scale", "column scale", "mean", "scale")
+        return dict(zip(names, (*squares, mean, scale), strict=True)), profile
 
     def _split(self, reference: torch.Tensor | None) -> None:
         """Hold the truth as a correction to eager, or whole where something is not finite."""
@@ -103,7 +112,8 @@ class FloatBaseline:
         """Do all of the beginning in one pass; return False where something is not finite or not normal."""
         truth = None if reference is None else matrix(reference, self.layout)
         begun = self.kernels.begin(self.eager, truth, self._least_normal())
-        self.correction, self.row_energy, self.column_energy = begun.correction, begun.row_energy, begun.column_energy
+        self.correction, self.energies = begun.correction, begun.energies.flat
+        self.row_energy, self.column_energy = begun.energies.row[0], begun.energies.column[0]
         self.peak, self.error_energy, self.magnitude = begun.peak, begun.error, power_near(begun.peak)
         self._rms = math.sqrt(begun.energy / self.layout.total) if begun.usable else None
         if not begun.usable:
@@ -224,10 +234,11 @@ class FloatBaseline:
         """Count a run in one pass; only where something of it is not finite, another one tells where."""
         squares = self.squares
         scale = 1.0 / (amplitude * self.unit)
-        added = self.kernels.add(values, self.eager, self.correction, squares, self._profile, scale, self.magnitude)
+        added = self.kernels.add(values, self.eager, self.correction, squares, scale, self.magnitude)
+        finite = self.kernels.keep(added, self.kept, self.magnitude, amplitude**-2)
         self.samples += 1
-        self._count(Sums.cut_from(added.sums, self.layout), amplitude)
-        if added.finite.item():  # All that there is to do is asked for before the device is waited for.
+        self._pool = self._units = None
+        if finite.item():  # All that there is to do is asked for before the device is waited for.
             return
         sums = Sums.zeros(self.layout, self.device, self.magnitude)
         for rows, columns in self.layout.blocks(self.device):
@@ -239,10 +250,7 @@ class FloatBaseline:
 
     def _count(self, sums: Sums, amplitude: float) -> None:
         for name, vector in sums.vectors().items():
-            held = self.sum_squares.get(name)
-            if held is None:
-                held = self.sum_squares[name] = torch.zeros_like(vector)
-            held.addcmul_(vector, vector, value=amplitude**-2)
+            self.sum_squares[name].addcmul_(vector, vector, value=amplitude**-2)
         self._pool = self._units = None
 
     def _note_nonfinite(self, rows: slice, columns: slice, wild: torch.Tensor) -> None:
@@ -289,71 +297,74 @@ class FloatBaseline:
         return self._units
 
     @functools.cached_property
+    def _axes(self) -> tuple[str, ...]:
+        """Whose sums have enough terms to mean something: rows, columns."""
+        rows, columns = self.layout.rows, self.layout.columns
+        sizes = {"row": (columns, rows), "column": (rows, columns)}
+        return tuple(axis for axis, (terms, count) in sizes.items() if terms >= PROFILE_TERMS and count > 1)
+
+    @property
+    def scored(self) -> tuple[str, ...]:
+        """The sums that have a score, by name."""
+        if self.layout.total < PROFILE_TERMS or not self.samples:
+            return ()
+        return ("mean", "scale", *(f"{axis} {what}" for what in ("mean", "scale") for axis in self._axes))
+
+    def share(self, terms: int) -> float:
+        """Return what correct roundings alone may add to a sum, as a share of it."""
+        return max(self.epsilon / 2 / math.sqrt(terms), min(self.epsilon, FLOAT32_ROUNDING))
+
+    @functools.cached_property
     def _floors(self) -> dict[str, torch.Tensor]:
         """Return what correct roundings alone may add to each sum."""
-        layout, epsilon = self.layout, self.epsilon
-        rounding = min(epsilon, FLOAT32_ROUNDING)
-
-        def share(terms: int) -> float:
-            return max(epsilon / 2 / math.sqrt(terms), rounding)
-
+        layout = self.layout
         whole = self.row_energy.sum().reshape(1)
         floors = {
-            "mean": share(layout.total) * (whole * layout.total).sqrt(),
-            "scale": share(layout.total) * whole,
+            "mean": self.share(layout.total) * (whole * layout.total).sqrt(),
+            "scale": self.share(layout.total) * whole,
         }
-        for axis, terms, count, energies in (
-            ("row", layout.columns, layout.rows, self.row_energy),
-            ("column", layout.rows, layout.columns, self.column_energy),
-        ):
-            if terms < PROFILE_TERMS or count < 2:
-                continue
+        for axis in self._axes:
+            terms, energies = (layout.columns, self.row_energy) if axis == "row" else (layout.rows, self.column_energy)
             local = energies + 0.1 * energies.mean()
-            floors[f"{axis} mean"] = share(terms) * (local * terms).sqrt()
-            floors[f"{axis} scale"] = share(terms) * local
+            floors[f"{axis} mean"] = self.share(terms) * (local * terms).sqrt()
+            floors[f"{axis} scale"] = self.share(terms) * local
         return floors
 
     def pool(self) -> tuple[torch.Tensor, torch.Tensor]:
         """Vectors whose outer product is the mean noise around each element, in squared units."""
         if self._pool is None:
-            share = 1.0 / max(1, self.samples)
-            if self.kernels is not None:
-                row, column = self._profile[0] / self.layout.columns, self._profile[1] / self.layout.rows
-            else:
-                row, column = self.squares.mean(1), self.squares.mean(0)
-            row, column = outer_profile(row.double() * share, column.double() * share, self.layout, POOL_SHARE)
-            self._pool = row.to(self.work), column.to(self.work)
+            sums = self._profile
+            if self.kernels is None:
+                sums = torch.cat([self.squares.sum(axis, dtype=self.work).double() for axis in (1, 0)])
+            self._pool = self._around(sums, 1.0 / max(1, self.samples), POOL_SHARE, root=False)
         return self._pool
 
     def scales(self) -> tuple[torch.Tensor, torch.Tensor]:
         """Vectors whose outer product is how large eager's values are around each element."""
         if self._scale is None:
-            row, column = outer_profile(
-                self.row_energy / self.layout.columns,
-                self.column_energy / self.layout.rows,
-                self.layout,
-                0.0,
-            )
-            self._scale = (row.sqrt().to(self.work), column.sqrt().to(self.work))
+            energies = torch.cat([self.row_energy, self.column_energy]) if self.energies is None else self.energies
+            self._scale = self._around(energies, 1.0, 0.0, root=True)
         return self._scale
 
-
-def power_near(size: float) -> float:
-    """Return a power of two near a size, within what float32 can be multiplied by."""
-    return 2.0 ** min(120, max(-120, math.frexp(size)[1])) if size > 0 else 1.0
+    def _around(
+        self, sums: torch.Tensor, share: float, lent: float, *, root: bool
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return vectors whose outer product models a matrix of which the sums over rows and columns are known."""
+        rows, columns = self.layout.rows, self.layout.columns
+        if self.kernels is not None and self.kernels.short(rows, columns):
+            kept = share / columns, share / rows
+            vectors = self.kernels.around(sums, (rows, columns), kept, math.sqrt(lent), PROFILE_TERMS, root=root)
+        else:
+            row, column = sums[:rows] * (share / columns), sums[rows:] * (share / rows)
+            vectors = outer_profile(row, column, self.layout, lent)
+            vectors = tuple((vector.sqrt() if root else vector).to(self.work) for vector in vectors)
+        row, column = vectors
+        return row, column
 
 
 def all_finite(values: torch.Tensor) -> bool:
     """Tell whether no element is NaN or Inf (a sum tells, unless finite values overflow it)."""
     return bool(torch.isfinite(values.sum())) or bool(torch.isfinite(values).all())
-
-
-def least_step(dtype: torch.dtype, work: torch.dtype) -> float:
-    """Return the least number above zero of a dtype, or the least that is not flushed to zero here."""
-    info = torch.finfo(dtype)
-    step = float(info.tiny) * float(info.eps)
-    survives = float(torch.tensor([step], dtype=work, device="cpu").mul_(1.0)) > 0
-    return step if survives else float(torch.finfo(work).tiny)
 
 
 def energy(difference: torch.Tensor) -> float:

@@ -80,21 +80,33 @@ def whole_kernel(parts, sums, count, size, blocks, DEEP: tl.constexpr, WIDE: tl.
     tl.store(sums + number * size + across, tl.sum(total, 0), across < size)
 
 
-def whole(parts: tuple[torch.Tensor, torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return sums over rows and over columns, one line for each thing that was summed."""
-    row, column = (added_up(part) for part in parts)
-    return row, column
+@dataclass(frozen=True)
+class Whole:
+    """Sums over rows and over columns, a line for each thing that was summed, in float64 and one after the other."""
+
+    flat: torch.Tensor
+    row: torch.Tensor
+    column: torch.Tensor
 
 
-def added_up(parts: torch.Tensor) -> torch.Tensor:
-    """Return sums from their parts (torch's own sum makes a copy in float64 first: of many that takes longer)."""
+def whole(parts: tuple[torch.Tensor, torch.Tensor]) -> Whole:
+    """Return sums from the parts that the programs have left."""
+    (lines, _, rows), (others, _, columns) = (part.shape for part in parts)
+    flat = torch.empty(lines * rows + others * columns, dtype=torch.float64, device=parts[0].device)
+    row, column = flat[: lines * rows].view(lines, rows), flat[lines * rows :].view(others, columns)
+    add_up(parts[0], row)
+    add_up(parts[1], column)
+    return Whole(flat, row, column)
+
+
+def add_up(parts: torch.Tensor, sums: torch.Tensor) -> None:
+    """Add up parts (torch's own sum makes a copy in float64 first: of many that takes longer)."""
     lines, count, size = parts.shape
     if parts.numel() < MANY:
-        return parts.sum(1, dtype=torch.float64)
-    sums = torch.empty(lines, size, dtype=torch.float64, device=parts.device)
+        torch.sum(parts, 1, dtype=torch.float64, out=sums)
+        return
     blocks = math.ceil(size / WIDE)
     whole_kernel[(lines * blocks,)](parts, sums, count, size, blocks, DEEP=DEEP, WIDE=WIDE)
-    return sums
 
 
 @triton.jit
