@@ -196,3 +196,16 @@ def test_a_store_keeps_what_is_set():
     assert not store.check(["key"])
     store.set("key", "value")
     assert store.get("key") == b"value"
+
+
+@pytest.mark.parametrize(("logs", "looks"), [(None, False), ("dynamo", True)])
+def test_no_file_is_taken_apart_for_a_log_that_nobody_reads(monkeypatch, logs, looks):
+    names = torchapi.lookup(torchapi.dynamo.FUNCTION_NAMES)
+    take_apart, taken = names._add_file, []
+    monkeypatch.setattr(names, "cache", {})
+    monkeypatch.setattr(names, "_add_file", lambda path: (taken.append(path), take_apart(path)))
+    monkeypatch.delenv("TORCH_LOGS", raising=False) if logs is None else monkeypatch.setenv("TORCH_LOGS", logs)
+    torchapi.dynamo.forget_function_names()
+    torch.compiler.reset()
+    torch.compile(lambda x: torch.nn.functional.softplus(x), backend="eager")(torch.ones(2))
+    assert (__file__ in taken) is looks

@@ -53,7 +53,7 @@ def counted(folder):
     return f"import tempfile\ntempfile.mkstemp(dir={str(folder)!r})\nraise AssertionError('differs')\n"
 
 
-def test_a_run_that_was_made_before_is_one_of_the_three(tmp_path):
+def test_runs_that_were_made_before_are_the_three(tmp_path):
     (tmp_path / "marks").mkdir()
     text, value = counted(tmp_path / "marks"), Signature(kind="value")
     rehearsal = Rehearsal(None)
@@ -73,8 +73,8 @@ def test_a_run_of_another_text_is_stopped_and_counts_for_nothing():
     deadline = time.monotonic() + 20
     while not rehearsal._started and time.monotonic() < deadline:
         time.sleep(0.05)
-    assert rehearsal.of("another") is None
-    assert rehearsal._started[0].wait(20) < 0
+    assert not rehearsal.of("another")
+    assert [process.wait(20) < 0 for process in rehearsal._started] == [True] * len(rehearsal._started)
 
 
 def test_what_fails_in_another_way_when_it_is_run_again_is_told(tmp_path):

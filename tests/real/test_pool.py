@@ -17,6 +17,7 @@ import pytest
 import torch
 
 from torchparity.errors import UsageError
+from torchparity.verbs.asking import PRELOAD
 from torchparity.workers import processes
 from torchparity.workers.connection import MARK
 from torchparity.workers.outcome import Ending, Limits, Outcome
@@ -319,7 +320,7 @@ def test_five_hundred_in_random_order(pool):
 
 
 def test_compilers_and_threads_work_in_a_fork():
-    with Pool(workers=2) as pool:
+    with Pool(workers=2, preload=PRELOAD) as pool:
         first, second = (pool.submit("hostile:computes", backend) for backend in ("inductor", "aot_eager"))
         for outcome in (first.result(), second.result(), pool.run("hostile:computes", "inductor")):
             assert outcome.ending is Ending.RETURNED, outcome

@@ -176,7 +176,8 @@ def reached(name: str, seen: dict[str, Module]) -> Iterator[Module]:
                 )
                 module.foreign[(alias.asname or alias.name).split(".")[0]] = line
         else:
-            node = ast.Assign([node.target], node.value) if isinstance(node, ast.AnnAssign) and node.value else node
+            if isinstance(node, ast.AnnAssign) and node.value:
+                node = ast.Assign([node.target], node.value, lineno=node.lineno)
             module.definitions |= dict.fromkeys(defined_by(node), node)
     yield module
 

@@ -22,7 +22,8 @@ from torchparity.judge import reasons
 from torchparity.judge.repeating import repeats
 from torchparity.judge.settings import Settings
 from torchparity.records import Failure, Progress, RunRecord
-from torchparity.run.noise import Noise, NoiseBank
+from torchparity.request import PLAIN
+from torchparity.run.noise import Noise, NoiseBank, draw_ahead
 from torchparity.run.operators import poisoned
 from torchparity.run.plan import Plan
 from torchparity.run.reference import NeedsPlainKernels, Reference, plain_kernels
@@ -41,6 +42,16 @@ LEAST_PATIENCE = 60.0
 LIVING_ROLES = ("parameter", "buffer", "tensor", "optimizer", "attribute")
 
 
+def noise_seed(seed: int) -> int:
+    """Return the seed of the noise of a check: what a model draws is no part of it."""
+    return seed + 1
+
+
+def prepare() -> None:
+    """Draw ahead what a check draws for its noise, where nobody names a seed."""
+    draw_ahead(noise_seed(PLAIN.seed))
+
+
 class Ground:
     """Runs the model itself, in every way that the verdict stands on, and keeps what is expected of a candidate."""
 
@@ -49,7 +60,7 @@ class Ground:
         self.plan = plan
         self.settings = settings
         self.runner = Runner(subject, plan)
-        self.bank = NoiseBank(plan.seed + 1)
+        self.bank = NoiseBank(noise_seed(plan.seed))
         self.records: list[RunRecord] = []
         self.notes: list[str] = []
         self.expectations: dict[str, Expectation] = {}

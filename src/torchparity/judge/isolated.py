@@ -15,7 +15,7 @@ import torch
 from torchparity import errors, torchapi
 from torchparity.compare.digests import digest_kernels
 from torchparity.compare.statistics import leaf_kernels
-from torchparity.judge import reasons, script
+from torchparity.judge import ground, reasons, script
 from torchparity.judge.cases import judge_bundle
 from torchparity.records import Failure, Kind, Progress, ProgressCallback, RunRecord, Status, Verdict
 from torchparity.records.wire import plain_data, record_from
@@ -37,8 +37,9 @@ Announce = Callable[[str], None]
 
 
 def prepare() -> None:
-    """Have the text ready that every bundle holds; who starts workers calls it, once for all of them."""
+    """Have ready what every query needs: the text that bundles hold, the numbers of the noise."""
     script.prepare()
+    ground.prepare()
 
 
 def prepare_device() -> None:

@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -118,11 +118,11 @@ def deliver(
     scripts: Iterable[str],
     *,
     probes: Path | None = None,
-    before: Callable[[str], Future[ColdRun] | None] = lambda text: None,
+    before: Callable[[str], Sequence[Future[ColdRun]]] = lambda text: (),
 ) -> Delivered:
     """Write `repro.py`: plain where a plain script shows the failure, else that of the bundle; run it three times.
 
-    `before` returns the run of a text that was run already.
+    `before` returns the runs of a text that was run already.
     """
     for text in scripts:
         (folder / SCRIPT).write_text(text, encoding="utf-8")
@@ -148,22 +148,22 @@ def verified(
     *,
     plain: bool,
     probes: Path | None,
-    before: Future[ColdRun] | None = None,
+    before: Sequence[Future[ColdRun]] = (),
 ) -> Delivered:
     """Run a script three times, together: on two cores the third would else run beside an idle one.
 
-    `before` is a run of this very text that was begun before.
+    `before` are runs of this very text that were begun before.
     """
     started: list[subprocess.Popen[bytes]] = []
-    again = VERIFICATIONS - (before is not None)
-    with tempfile.TemporaryDirectory(prefix="torchparity-") as name, ThreadPoolExecutor(again) as pool:
+    again = VERIFICATIONS - len(before)
+    with tempfile.TemporaryDirectory(prefix="torchparity-") as name, ThreadPoolExecutor(VERIFICATIONS) as pool:
         caches = [Path(name) / str(number) for number in range(again)]
         for cache in caches:
             if probes is not None:
                 shutil.copytree(probes, cache)
         try:
             runs = list(pool.map(lambda cache: run_cold(script, str(cache), started), caches))
-            runs += [before.result()] if before is not None else []
+            runs += [run.result() for run in before]
         except KeyboardInterrupt:
             pool.shutdown(wait=False, cancel_futures=True)
             stopped(started)

@@ -20,9 +20,17 @@ Edit = Callable[[Part], Part | None]
 
 
 def apply_edits(gate: Gate, edits: Sequence[Edit]) -> None:
-    """Apply every edit that leaves the failure: all at once, else all but those that must not be. 2 k log2(n / k)."""
+    """Apply every edit that leaves the failure: all at once, else all but those that must not be. 2 k log2(n / k).
+
+    What would not be smaller than the best is not asked about: nobody would take it.
+    """
     start = gate.current
-    gate.needed(list(edits), lambda kept: applied(start, [edit for edit in edits if edit not in kept]))
+
+    def smaller(kept: Sequence[Edit]) -> Part | None:
+        part = applied(start, [edit for edit in edits if edit not in kept])
+        return part if part.size < gate.current.size or part.key == gate.current.key else None
+
+    gate.needed(list(edits), smaller)
 
 
 def applied(part: Part, edits: Sequence[Edit]) -> Part:

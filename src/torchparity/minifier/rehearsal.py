@@ -5,39 +5,46 @@ from __future__ import annotations
 import shutil
 import subprocess
 import tempfile
+import time
+from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
-from torchparity.minifier.delivery import ColdRun, run_cold, stopped
+from torchparity.minifier.delivery import VERIFICATIONS, ColdRun, run_cold, stopped
 from torchparity.repro.source import SCRIPT
+
+# A process that is being started is looked for again after this, to be stopped; in seconds.
+PAUSE = 0.02
 
 
 class Rehearsal:
-    """One script that was run ahead, in a process of its own."""
+    """One script that is run ahead, as often as it is to be verified; each run gives way to those that ask."""
 
     def __init__(self, probes: Path | None) -> None:
         self.probes = probes
         self.text = ""
-        self._run: Future[ColdRun] | None = None
+        self._runs: list[Future[ColdRun]] = []
         self._started: list[subprocess.Popen[bytes]] = []
-        self._threads = ThreadPoolExecutor(1)
+        self._threads = ThreadPoolExecutor(VERIFICATIONS)
 
     def begin(self, text: str) -> None:
         """Run a script, where none was run before."""
-        if self._run is None:
+        if not self._runs:
             self.text = text
-            self._run = self._threads.submit(self._cold)
+            self._runs = [self._threads.submit(self._cold) for _ in range(VERIFICATIONS)]
 
-    def of(self, text: str) -> Future[ColdRun] | None:
-        """Return the run of a script, where it is the one; another one is stopped."""
-        if self._run is not None and text != self.text:
+    def of(self, text: str) -> Sequence[Future[ColdRun]]:
+        """Return the runs of a script, where it is the one; those of another one are stopped."""
+        if self._runs and text != self.text:
             self.end()
-        return self._run if text == self.text else None
+        return self._runs if text == self.text else []
 
     def end(self) -> None:
-        """Stop what still runs; nobody wants it."""
-        stopped(self._started)
+        """Stop what still runs, and what is just being started; nobody wants it."""
         self._threads.shutdown(wait=False, cancel_futures=True)
+        while not all(run.done() for run in self._runs):
+            stopped(self._started)
+            time.sleep(PAUSE)
 
     def _cold(self) -> ColdRun:
         with tempfile.TemporaryDirectory(prefix="torchparity-") as name:

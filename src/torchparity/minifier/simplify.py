@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -31,7 +32,7 @@ from torchparity.request import PLAIN
 def simplify(gate: Gate) -> None:
     """Make everything but the nodes plain: all at once where the failure bears it, else pass by pass."""
     gate.annotate(with_known_fills(gate.current))
-    plain = [everything(gate.current, fill) for fill in (ONES, SEEDED)]
+    plain = [everything(gate.current, ONES), everything(gate.current, SEEDED, arguments=False)]
     gate.ahead(*plain)
     any(gate.fails(part) for part in plain)
     for place, (stage, run) in enumerate(PASSES):
@@ -50,8 +51,11 @@ def simplify_layouts(gate: Gate) -> None:
 
 
 def simplify_arguments(gate: Gate) -> None:
-    """Leave out arguments, and make numbers simple. One query for each way that all can go."""
-    for edits in plain_arguments(gate.current):
+    """Leave out arguments, and make numbers simple. One query for each way that all can go, and the next one ahead."""
+    rounds = plain_arguments(gate.current)
+    for edits, upcoming in itertools.zip_longest(rounds, rounds[1:], fillvalue=()):
+        part = applied(gate.current, upcoming)
+        gate.ahead(part if part.size < gate.current.size else None)
         apply_edits(gate, edits)
 
 
@@ -85,8 +89,8 @@ def plainest(part: Part) -> Part:
     return everything(with_known_fills(part), ONES)
 
 
-def everything(part: Part, fill: Fill) -> Part:
-    """Return a part with every edit done to it, but for its setting: the failure may well need that."""
+def everything(part: Part, fill: Fill, *, arguments: bool = True) -> Part:
+    """Return a part with every edit done to it, but for its setting (and its arguments), which the failure may need."""
     part = cut_all(part, 1 if fill is ONES else 2)
     for edits in (
         plain_dtypes(part),
@@ -96,7 +100,7 @@ def everything(part: Part, fill: Fill) -> Part:
     ):
         part = applied(part, edits)
     part = applied(part, filling(part, fill))
-    return applied(part, plain_arguments(part)[0])
+    return applied(part, plain_arguments(part)[0]) if arguments else part
 
 
 def plain_setting(part: Part) -> list[Edit]:

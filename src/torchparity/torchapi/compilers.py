@@ -44,19 +44,27 @@ COMPILER_MODULES = """
     torch._inductor.bounds
     torch._inductor.choices
     torch._inductor.codegen.cpp
+    torch._inductor.codegen.cpp_wrapper_gpu
+    torch._inductor.codegen.cuda_combined_scheduling
+    torch._inductor.codegen.halide
     torch._inductor.codegen.memory_planning
+    torch._inductor.codegen.mps
+    torch._inductor.codegen.pallas
     torch._inductor.codegen.segmented_tree
+    torch._inductor.codegen.wrapper_fxir
     torch._inductor.compile_fx
     torch._inductor.extern_node_serializer
     torch._inductor.hooks
     torch._inductor.kernel_template_choice
     torch._inductor.select_algorithm
     torch._subclasses.schema_check_mode
+    torch.distributed.tensor.experimental
     torch.export._leakage_detection_utils
     torch.export._trace
     torch.export._unlift
     torch.fx.experimental.validator
     torch.utils._cpp_embed_headers
+    torch.utils.cpp_extension
 """.split()
 # Environment that makes a process compile every graph for itself.
 NO_GRAPH_CACHES = {"TORCHINDUCTOR_FX_GRAPH_CACHE": "0", "TORCHINDUCTOR_AUTOGRAD_CACHE": "0"}

@@ -41,16 +41,20 @@ def warm_up(preload: list[str], *, compilers: bool, still_wanted: Callable[[], b
     if compilers:
         steps += [functools.partial(_attempt, name) for name in (*torchapi.COMPILER_MODULES, *OTHERS)]
         steps += [_forget_results, torchapi.list_backends, platform.platform, _probe_vector_instructions]
+        steps += [_forget_function_names]
     if compilers and not torchapi.has_gpu():  # Tracing the patterns would start CUDA, and no fork could use it then.
         steps += [functools.partial(_trace_patterns, torch.device("cpu"))]
     steps += [functools.partial(_call, name, "prepare") for name in preload]
     gc.disable()  # Nothing of what is imported is garbage, and looking for it takes a sixth of the time.
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # A fork has not the others of a pool that was started, and would wait for them for ever.
     try:
         for step in steps:
             if not still_wanted():
                 return
             step()
     finally:
+        torch.set_num_threads(threads)
         gc.enable()
     gc.collect()
     gc.freeze()  # a collection in a fork would otherwise touch, and so copy, every page
@@ -88,6 +92,11 @@ def _forget_results() -> None:
         if hasattr(settings, name):
             setattr(settings, name, False)
     os.environ.update(GRAPHS_OFF)
+
+
+def _forget_function_names() -> None:
+    with contextlib.suppress(TorchVersionError):
+        torchapi.dynamo.forget_function_names()
 
 
 def _trace_patterns(device: torch.device) -> None:
