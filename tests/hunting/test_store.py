@@ -15,6 +15,7 @@ from torchparity import UsageError
 from torchparity.hunting.roots import Known, name_of, read_known, same_root
 from torchparity.hunting.store import GONE, NEW, SETTLED, Bug, Store
 
+PROGRAM = "x = 1\n"
 WRITER = """
 import sys
 from pathlib import Path
@@ -146,3 +147,15 @@ def test_facts_are_kept(tmp_path):
     store.set_fact("seed", json.dumps(7))
     store.close()
     assert Store(tmp_path).fact("seed") == "7"
+
+
+@pytest.mark.parametrize(("status", "kept"), [("same", False), ("differs", False), ("unknown", True), ("error", True)])
+def test_a_program_without_a_verdict_is_kept_with_the_reason(tmp_path, status, kept):
+    store = Store(tmp_path / "finds", create=True)
+    answer = {"status": status, "reasons": ["no answer:\nkilled"], "options": {"dynamic": True}}
+    store.add(7, {**answer, "kind": "value", "severity": "wrong"}, PROGRAM, 0.0)
+    place = tmp_path / "finds" / "undecided" / "7.py"
+    assert place.is_file() is kept
+    if kept:
+        text = place.read_text()
+        assert text == f'# {status}: no answer: killed\n# options: {{"dynamic": true}}\n' + PROGRAM

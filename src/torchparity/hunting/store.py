@@ -16,6 +16,9 @@ from torchparity.errors import UsageError
 from torchparity.records import Severity
 
 FILE = "hunt.db"
+# Programs that have no verdict, each a file with the reason at its head: what the checker cannot say is to be mended.
+UNDECIDED = "undecided"
+DECIDED = ("same", "differs")
 SCHEMA = 1
 TABLES = """
     create table facts (name text primary key, value text not null);
@@ -131,6 +134,8 @@ class Store:
 
     def add(self, seed: int, answer: Mapping[str, Any], text: str, at: float) -> bool:
         """Keep what was said of a program, and a find where it differs; tell whether it was not there yet."""
+        if answer["status"] not in DECIDED and text:
+            self._keep_undecided(seed, answer, text)
         with self._writing() as connection:
             values = (
                 seed, answer["status"], answer.get("kind", ""), answer.get("severity", ""), answer.get("seconds", 0.0),
@@ -144,6 +149,13 @@ class Store:
                     (seed, text, json.dumps(answer.get("options", {})), json.dumps(dict(answer)), NEW),
                 )
         return bool(new)
+
+    def _keep_undecided(self, seed: int, answer: Mapping[str, Any], text: str) -> None:
+        folder = self.folder / UNDECIDED
+        folder.mkdir(exist_ok=True)
+        reasons = " ".join("; ".join(answer.get("reasons", ())).split())
+        head = f"# {answer['status']}: {reasons}\n# options: {json.dumps(answer.get('options', {}))}\n"
+        (folder / f"{seed}.py").write_text(head + text, encoding="utf-8")
 
     def next_seed(self, first: int) -> int:
         """Return the first seed after all that were judged."""
