@@ -140,10 +140,11 @@ def small_case(case, function, word):
     return replace(small, origin={**small.origin, "nodes": [line] * small.compute_nodes})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("backend", "function", "word", "compiles"),
     [
-        pytest.param("refuses_cosine", torch.cos, "torch.cos", 4, marks=pytest.mark.slow),
+        ("refuses_cosine", torch.cos, "torch.cos", 4),
         ("hides", lambda x: torch.sin(x) + 1.0, "torch.sin", 2),
     ],
 )

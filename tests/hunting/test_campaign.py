@@ -170,6 +170,7 @@ def test_a_hunt_that_comes_to_nothing_ends_and_says_why(pool, tmp_path):
     inquiry.close()
 
 
+@pytest.mark.slow
 def test_two_hunts_do_not_share_a_folder_and_one_that_is_ended_says_what_it_leaves(tmp_path):
     command = [
         sys.executable,

@@ -136,6 +136,7 @@ def nothing():
 """
 
 
+@pytest.mark.slow
 def test_a_hunt_around_a_model_varies_its_graphs(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "models.py").write_text(MODELS)

@@ -56,6 +56,7 @@ def slow_and_wrong(*args: Any, **kwargs: Any) -> torch.Tensor:
     return torch.nn.functional.linear(given[0], weight, bias) * 1.01
 
 
+@pytest.mark.slow
 def test_what_was_taken_stands_in_the_verdict():
     verdict = check(*linear(), fresh_cache=True, **TUNED)
 

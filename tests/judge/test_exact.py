@@ -281,10 +281,10 @@ def test_halves_stay_exact_in_float64_and_in_place() -> None:
 
 
 WEIGHED = [
-    ("bilinear", True, (4, 1)),
+    pytest.param("bilinear", True, (4, 1), marks=pytest.mark.slow),
     ("bilinear", False, (3, 2)),
-    ("bilinear", True, (5, 7)),
-    ("bicubic", False, (3, 5)),
+    pytest.param("bilinear", True, (5, 7), marks=pytest.mark.slow),
+    pytest.param("bicubic", False, (3, 5), marks=pytest.mark.slow),
     ("bicubic", True, (2, 3)),
 ]
 

@@ -57,7 +57,8 @@ def test_a_program_is_made_small_with_the_least_that_shows_it(asking):
     assert asking.make_small(RIGHT, EAGER, {Signature(kind="value")}) is None
 
 
-@pytest.mark.parametrize("text", [WRONG, pytest.param(CRASHES, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("text", [WRONG, CRASHES])
 def test_a_script_shows_what_differs_and_passes_where_nothing_is_compiled(asking, text, tmp_path):
     verdict = asking.verdict(text, EAGER)
     shown = shown_by(text, verdict, EAGER)

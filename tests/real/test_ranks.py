@@ -215,6 +215,7 @@ def test_one_rank_with_other_numbers(torchrun):
     assert re.search(r"^ +1 +differs +grad\.\S+ +value +\S+ +differs", done.words, re.MULTILINE)
 
 
+@pytest.mark.slow
 def test_one_rank_is_killed(torchrun):
     done = torchrun("ddp", "--train", "--backend", "killed", "--rank-timeout", "30")
     assert done.codes == {0: 125, 1: -9}, done.errors

@@ -10,7 +10,8 @@ from torch.distributed.tensor import Shard, distribute_tensor, init_device_mesh
 
 from torchparity import Status, check, torchapi
 from torchparity.compare.leaves import parts_of
-from torchparity.run.noise import Noise, NoiseBank
+from torchparity.run.bank import NoiseBank
+from torchparity.run.noise import Noise
 from torchparity.run.reference import Reference
 from torchparity.run.state import ModelState
 

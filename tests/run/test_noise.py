@@ -8,7 +8,8 @@ import torch
 
 from torchparity import torchapi
 from torchparity.run import noise as noise_module
-from torchparity.run.noise import BITS, Noise, NoiseBank
+from torchparity.run.bank import NoiseBank
+from torchparity.run.noise import BITS, Noise
 
 DTYPES = [torch.float32, torch.float64, torch.float16, torch.bfloat16]
 BANK = NoiseBank(1)

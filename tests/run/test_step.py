@@ -8,8 +8,9 @@ import pytest
 import torch
 
 from torchparity.errors import UsageError
+from torchparity.run.bank import NoiseBank
 from torchparity.run.loss import MEAN
-from torchparity.run.noise import Noise, NoiseBank
+from torchparity.run.noise import Noise
 from torchparity.run.reference import NeedsPlainKernels, Reference
 from torchparity.run.state import RandomState
 from torchparity.run.step import Plan, Runner, describe_failure

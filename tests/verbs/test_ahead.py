@@ -131,6 +131,7 @@ def make():
 """
 
 
+@pytest.mark.slow
 def test_a_diagnosis_taps_the_graph_once_and_while_it_checks(tmp_path, monkeypatch):
     (tmp_path / "target.py").write_text(TARGET)
     log, submit = [], Pool.submit

@@ -22,8 +22,8 @@ from torchparity.judge import reasons
 from torchparity.judge.repeating import repeats
 from torchparity.judge.settings import Settings
 from torchparity.records import Failure, Progress, RunRecord
-from torchparity.request import PLAIN
-from torchparity.run.noise import Noise, NoiseBank, draw_ahead
+from torchparity.run.bank import NoiseBank, noise_seed
+from torchparity.run.noise import Noise
 from torchparity.run.operators import poisoned
 from torchparity.run.plan import Plan
 from torchparity.run.reference import NeedsPlainKernels, Reference, plain_kernels
@@ -40,16 +40,6 @@ PATIENCE = 20.0
 LEAST_PATIENCE = 60.0
 # State that lives on after a run: its leaves must be copied to be kept.
 LIVING_ROLES = ("parameter", "buffer", "tensor", "optimizer", "attribute")
-
-
-def noise_seed(seed: int) -> int:
-    """Return the seed of the noise of a check: what a model draws is no part of it."""
-    return seed + 1
-
-
-def prepare() -> None:
-    """Draw ahead what a check draws for its noise, where nobody names a seed."""
-    draw_ahead(noise_seed(PLAIN.seed))
 
 
 class Ground:

@@ -15,12 +15,14 @@ import torch
 from torchparity import errors, torchapi
 from torchparity.compare.digests import digest_kernels
 from torchparity.compare.statistics import leaf_kernels
-from torchparity.judge import ground, reasons, script
+from torchparity.judge import reasons, script
 from torchparity.judge.cases import judge_bundle
 from torchparity.records import Failure, Kind, Progress, ProgressCallback, RunRecord, Status, Verdict
 from torchparity.records.wire import plain_data, record_from
 from torchparity.repro.bundle import read_bundle
 from torchparity.repro.looking import located
+from torchparity.request import PLAIN
+from torchparity.run.bank import draw_ahead, noise_seed
 from torchparity.run.environment import environment
 from torchparity.run.noise import noise_kernels
 from torchparity.workers.outcome import Ending, Limits, Outcome
@@ -39,7 +41,7 @@ Announce = Callable[[str], None]
 def prepare() -> None:
     """Have ready what every query needs: the text that bundles hold, the numbers of the noise."""
     script.prepare()
-    ground.prepare()
+    draw_ahead(noise_seed(PLAIN.seed))
 
 
 def prepare_device() -> None:

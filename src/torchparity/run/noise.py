@@ -21,12 +21,12 @@ from typing import Any
 import torch
 
 from torchparity import torchapi
+from torchparity.run.bank import BANK_SIZE, NoiseBank
 from torchparity.run.casts import spoil, undefined_in
 from torchparity.run.centred import move_by_means
 from torchparity.run.mode import Watch, fresh_outputs, written_tensors
 from torchparity.run.operators import ALLOCATES, Traits, float_tensors, poison, terms
 
-BANK_SIZE = 1 << 20
 # Perturbed at a time: little enough to stay in a core's cache over the passes that it takes. A GPU has no use for that.
 PERTURBED = {"cpu": 1 << 17, "other": 1 << 26}
 # Integers between -n and n have a spread of about n / sqrt(3); half a unit times n wants n * 0.87.
@@ -72,45 +72,6 @@ BITS = {
 def noise_kernels(kind: str) -> Any:
     """Return the same in one pass over memory, for devices that Triton knows; None where it is not to be had."""
     return torchapi.working_kernels(kind, "torchparity.run.kernels")
-
-
-# What was drawn before any check asked for it, by seed, dtype and steps. Nobody writes to it.
-_ahead: dict[tuple[int, torch.dtype, int], torch.Tensor] = {}
-
-
-class NoiseBank:
-    """Random integers, drawn once for a check."""
-
-    def __init__(self, seed: int) -> None:
-        self.seed = seed
-        self._banks: dict[tuple[torch.device, torch.dtype, int], torch.Tensor] = {}
-
-    def get(self, device: torch.device, dtype: torch.dtype, steps: int) -> torch.Tensor:
-        """Return integers of spread `steps` (for one step 0, but -1 and 1 in one of eight each), or normal floats."""
-        key = (device, dtype, steps)
-        if key not in self._banks:
-            drawn = _ahead.get((self.seed, dtype, steps))
-            self._banks[key] = (_draw(self.seed, dtype, steps) if drawn is None else drawn).to(device)
-        return self._banks[key]
-
-
-def _draw(seed: int, dtype: torch.dtype, steps: int) -> torch.Tensor:
-    generator = torch.Generator("cpu").manual_seed(seed * 7919 + steps)
-    size = (BANK_SIZE,)
-    if dtype.is_floating_point:
-        drawn = torch.randn(size, generator=generator, dtype=torch.float32, device="cpu") / 2
-    elif steps == 1:
-        dice = torch.randint(0, 8, size, generator=generator, device="cpu")
-        drawn = (dice == 1).long() - (dice == 0).long()
-    else:
-        drawn = torch.randint(-steps, steps + 1, size, generator=generator, device="cpu")
-    return drawn.to(dtype)
-
-
-def draw_ahead(seed: int) -> None:
-    """Have the banks of a check of float32 with a seed ready in this process, and in those that are forked from it."""
-    for dtype, steps in ((torch.float32, 0), (torch.int32, 1), (torch.int32, 2)):
-        _ahead[seed, dtype, steps] = _draw(seed, dtype, steps)
 
 
 class Noise(Watch):
