@@ -22,7 +22,7 @@ demo: $(STAMP)  ## diagnose a real bug of inductor, and check a model that is ri
 	$(BIN)/python examples/demo.py
 
 test: $(DEV) browser  ## the tests, without the slow ones
-	$(BIN)/python -m pytest -n 3  # Some of them wait: two cores bear three.
+	$(BIN)/python -m pytest -n 2
 
 test-all: $(DEV) browser  ## every test
 	$(BIN)/python -m pytest -n 2 -m ''

@@ -1,5 +1,4 @@
 import torch
-
 def program(a):
     r3 = a.topk(1).values
     r4 = torch.combinations(a)
@@ -9,8 +8,7 @@ def program(a):
     return r6
 
 def run(wrap):
-    x = torch.ones(1)
-    return wrap(program)(x)
+    return wrap(program)(torch.ones(1))
 
 expected, actual = run(lambda function: function), run(torch.compile)
 torch.testing.assert_close(actual, expected)

@@ -153,6 +153,7 @@ def test_a_hunt_around_a_model_varies_its_graphs(tmp_path, monkeypatch):
     assert not any(name.startswith("operator:") for name in features)
 
 
+@pytest.mark.slow
 def test_a_hunt_says_where_it_does_without_operators(tmp_path, monkeypatch):
     monkeypatch.setattr(torchapi, "has_operator_database", lambda: False)
     store = torchparity.hunt(tmp_path / "finds", programs=1, workers=1, options={"backend": "eager"})

@@ -73,6 +73,7 @@ def test_a_script_shows_what_differs_and_passes_where_nothing_is_compiled(asking
     assert "torchparity" not in shown.text
 
 
+@pytest.mark.slow
 def test_a_compiler_that_never_ends_is_a_find_and_has_a_script(monkeypatch):
     monkeypatch.setattr("torchparity.programs.script.HANG_SECONDS", 15)
     phase = '{"run": 3, "runs": 5, "name": "17", "candidate": true}'

@@ -199,6 +199,7 @@ def test_ctrl_c_leaves_the_best_so_far(tmp_path):
     assert "ended early: interrupted" in (tmp_path / "run" / "index.html").read_text()
 
 
+@pytest.mark.slow
 def test_json_is_all_that_stdout_holds_and_a_run_gets_a_folder_of_its_own(tmp_path):
     (tmp_path / "model.py").write_text(MODEL)
     process = command(tmp_path, "model.py:make", "--backend", "aot_eager", "--json", "-q")

@@ -38,6 +38,7 @@ def failing():
     return case
 
 
+@pytest.mark.slow
 def test_one_operation_is_left_and_fails_alone(failing, tmp_path):
     heard = []
     small = torchparity.minify(failing, out=tmp_path / "small", listen=heard.append)

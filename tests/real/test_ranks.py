@@ -205,6 +205,7 @@ def test_ranks_with_different_shapes(torchrun):
     assert "rank 1 has input float32[5, 8] cpu, rank 0 has input float32[6, 8] cpu" in done.words
 
 
+@pytest.mark.slow
 def test_one_rank_with_other_numbers(torchrun):
     """The backward of rank 1 is wrong, and its gradients are averaged: still it is rank 1 that is named."""
     done = torchrun("ddp", "--train", "--backend", "wrong_backward")
