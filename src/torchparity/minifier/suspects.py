@@ -29,6 +29,8 @@ ORIGINS = (Kind.DTYPE.value, Kind.SHAPE.value)
 GRADIENT, INPUT = "grad.", "input."
 NEIGHBOURHOODS = 3
 NAMED = 4
+# So many of the neighbourhoods of a node that is hinted at are asked about before every operation is.
+EARLY = 2
 # As many operations are worth a compilation of their own, where there is a worker for it.
 PIECE = 16
 # How many operations a stretch has: more than are usually fused, few enough to be searched.
@@ -69,7 +71,9 @@ def suspicions(whole: Whole, free: int, hint: Hint = NO_HINT) -> Iterator[Suspic
     if raised is None and whole.looks_inside and whole.expected in (None, *VALUES):
         early = hint.told(extractor, wait=False, introduced=True) if whole.expected is not None else None
         if early is not None and early[1] in (*VALUES, *ORIGINS):
-            yield Suspicion(nodes=[early[0]], asker=Following(questions, Signature(kind=early[1])))
+            asker = Following(questions, Signature(kind=early[1]))
+            for nodes in itertools.islice(neighbourhoods(extractor, [early[0]]), EARLY):
+                yield Suspicion(nodes=nodes, asker=asker)
         yield from alone(questions, extractor, free, hint)
     follower = whole.follower()
     kind = follower.signature.kind

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable
+from concurrent import futures
 from concurrent.futures import Future
 from pathlib import Path
 from types import TracebackType
 
 from torchparity.diagnosis.locate import tapped_whole
 from torchparity.errors import ParityError
-from torchparity.records import Progress
+from torchparity.records import Located, Progress
 from torchparity.repro.bundle import read_bundle
 from torchparity.repro.case import Case
 from torchparity.request import Request
@@ -23,6 +24,8 @@ from torchparity.workers.pool import Pool
 
 # So many graphs are asked about; of a model with more, nobody can tell which one it will be.
 GRAPHS = 3
+# It takes less than this to read what a tapped graph says.
+SOON = 2.0
 
 
 class Ahead:
@@ -70,6 +73,19 @@ class Ahead:
         for asked in self.asked.values():
             self.pool.drop(asked)
         self.held.cleanup()
+
+
+def told(locating: Future[Located], tapped: Future[Outcome] | None, *, wait: bool) -> Located | None:
+    """Return what is found of the place of the error, or will be soon: what was asked ahead is nearly answered.
+
+    To ask about every operation meanwhile would only take the time of a core from it.
+    """
+    if not wait and tapped is not None:
+        futures.wait([tapped])
+        futures.wait([locating], timeout=SOON)
+    if not wait and not locating.done():
+        return None
+    return locating.result() if locating.exception() is None else None
 
 
 def is_of(bundle: Path, case: Case) -> bool:

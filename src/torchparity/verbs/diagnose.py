@@ -9,6 +9,7 @@ blame                    on the first small case, while it is made plainer and i
 from __future__ import annotations
 
 import contextlib
+import functools
 import shutil
 import tempfile
 import time
@@ -48,7 +49,7 @@ from torchparity.repro.case import Case
 from torchparity.request import Options, Request, request_for
 from torchparity.run.subject import Subject
 from torchparity.run.target import Target
-from torchparity.verbs.ahead import Ahead
+from torchparity.verbs.ahead import Ahead, told
 from torchparity.verbs.apart import Examined, examined_apart, story_apart
 from torchparity.verbs.asking import open_pool, subject_of
 from torchparity.verbs.blame import blame_model
@@ -58,7 +59,7 @@ from torchparity.verbs.found import SMALL, as_blame, as_located, as_smaller, as_
 from torchparity.verbs.locate import What
 from torchparity.verbs.minify import leave_issue
 from torchparity.verbs.programs import as_smallest, minify_program
-from torchparity.workers.outcome import Limits
+from torchparity.workers.outcome import Limits, Outcome
 from torchparity.workers.pool import Pool, default_workers
 
 T = TypeVar("T")
@@ -142,6 +143,7 @@ class Diagnosing:
             raise inference_only(self.recipe.engine.name)
         self.examined: Examined | None = None
         self.search: Search | None = None
+        self.tapped: Future[Outcome] | None = None
         self.asides = ThreadPoolExecutor(3)
         self.telling: Future[Story | None] | None = None
         # What is an object is run in this process, by one thread.
@@ -180,6 +182,7 @@ class Diagnosing:
             return run.end("no graph of the model fails by itself")
         run.keep(graph=self.drawn(failing))
 
+        self.tapped = self.ahead.of(failing.case)
         locating = self.aside(lambda: self.locate(failing, run))
         accusing: list[Future[Blame]] = []
 
@@ -312,7 +315,7 @@ class Diagnosing:
             limits=run.limits(self.limits),
             verdict=failing.verdict,
             look=self.look,
-            tapped=self.ahead.of(failing.case),
+            tapped=self.tapped,
         )
         located = self.search.at_once()
         if located is None:
@@ -331,11 +334,6 @@ class Diagnosing:
     ) -> Minified:
         """Make the graph as small as it goes, or as the budget allows; what locate finds meanwhile is a hint."""
 
-        def where(*, wait: bool) -> Located | None:
-            if not wait and not locating.done():
-                return None
-            return locating.result() if locating.exception() is None else None
-
         def hear(asked: Asked) -> None:
             doing = f"query {asked.number}: {asked.compute_nodes} operations; best {asked.best}"
             run.say(doing, asked.expected_seconds if asked.left else None)
@@ -352,7 +350,7 @@ class Diagnosing:
                 listen=hear,
                 verdict=failing.verdict,
                 found=found,
-                where=where,
+                where=functools.partial(told, locating, self.tapped),
             )
         except BudgetSpent:
             raise OutOfTime from None
