@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from torchparity import torchapi
 from torchparity.compare.facts import compare_facts, fact, is_float, shape_of, tensor_of
 from torchparity.compare.histogram import error_histogram
 from torchparity.compare.integers import ExactBaseline, Origin
@@ -37,6 +38,11 @@ from torchparity.records import (
     Mismatch,
     Status,
 )
+
+
+def reaches_out(value: Any) -> bool:
+    """Tell whether a leaf is a tensor outside of whose memory its numbers would lie: nobody may read them."""
+    return isinstance(value, torch.Tensor) and torchapi.lies_outside(value)
 
 
 class Expectation:
@@ -88,6 +94,8 @@ class Expectation:
         facts = list(compare_facts(self.leaf, candidate))
         mismatches = [found for found in facts if found.kind not in tolerance.ignore]
         ignored = len(facts) > len(mismatches)
+        if reaches_out(candidate.value) and not reaches_out(self.leaf.value):
+            return self._report([*mismatches, fact(Kind.OUT_OF_BOUNDS, "memory", "its own", "outside of its own")])
         value = tensor_of(candidate.value)
         expected = tensor_of(self.leaf.value)
         if value is None or expected is None:

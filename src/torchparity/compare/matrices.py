@@ -87,7 +87,7 @@ def same_on_device(pairs: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> list[b
 
 def row_of_bytes(tensor: torch.Tensor) -> torch.Tensor | None:
     """Return the memory of a plain tensor as bytes; None where its numbers do not lie there one after the other."""
-    if not torchapi.in_memory(tensor) or not tensor.is_contiguous():
+    if not torchapi.in_memory(tensor) or not tensor.is_contiguous() or torchapi.lies_outside(tensor):
         return None
     row = tensor.detach().reshape(-1)
     # One number is contiguous whatever its stride, and only a stride of one can be seen as bytes.

@@ -78,6 +78,14 @@ def can_be_written(tensor: torch.Tensor) -> bool:
     return has_values(tensor) and not tensor._is_zerotensor()
 
 
+def lies_outside(tensor: torch.Tensor) -> bool:
+    """Tell whether a tensor's numbers would lie outside of its own memory, where nobody may read."""
+    if not has_memory(tensor) or tensor.numel() == 0:
+        return False
+    last = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
+    return (tensor.storage_offset() + last + 1) * tensor.element_size() > tensor.untyped_storage().nbytes()
+
+
 def overlaps_itself(tensor: torch.Tensor) -> bool:
     """Tell whether two elements of a tensor are one place in memory, so that torch refuses to write to it."""
     return int(lookup("torch._debug_has_internal_overlap")(tensor)) == 1
