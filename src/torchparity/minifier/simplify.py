@@ -54,8 +54,9 @@ def simplify_arguments(gate: Gate) -> None:
     """Leave out arguments, and make numbers simple. One query for each way that all can go, and the next one ahead."""
     rounds = plain_arguments(gate.current)
     for edits, upcoming in itertools.zip_longest(rounds, rounds[1:], fillvalue=()):
-        part = applied(gate.current, upcoming)
-        gate.ahead(part if part.size < gate.current.size else None)
+        if gate.asker.width > 1:  # Making a part runs it.
+            part = applied(gate.current, upcoming)
+            gate.ahead(part if part.size < gate.current.size else None)
         apply_edits(gate, edits)
 
 
