@@ -25,7 +25,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 from typing import Any
 
@@ -251,7 +251,7 @@ def bench_leaf(console: Console, options: argparse.Namespace) -> None:
     """One large leaf, step by step: what the device does, and all of it with Python and with waiting."""
     from triton.testing import do_bench
 
-    table = Table("dtype", "step", "floor, ms", "device, ms", "ratio", "waited for, ms", "ratio")
+    table = Table("dtype", "step", "floor, ms", "device, ms", "ratio", "waited for, ms", "ratio", "allocated, MiB")
     rows = columns = 1 << 14
     for dtype in (torch.float32, torch.bfloat16):
         eager = torch.randn(rows, columns, device="cuda").to(dtype)
@@ -272,7 +272,10 @@ def bench_leaf(console: Console, options: argparse.Namespace) -> None:
             floor = moved / speed * 1e3
             waited, device = best(work) * 1e3, do_bench(work, warmup=10, rep=50)
             ratios = f"{device / floor:.2f}", f"{waited / floor:.2f}"
-            table.add_row(str(dtype), name, f"{floor:.2f}", f"{device:.2f}", ratios[0], f"{waited:.2f}", ratios[1])
+            room = f"{allocated(work) / 2**20:.1f}"
+            table.add_row(
+                str(dtype), name, f"{floor:.2f}", f"{device:.2f}", ratios[0], f"{waited:.2f}", ratios[1], room
+            )
         del truth, baseline, steps
     console.print(table)
 
@@ -288,6 +291,16 @@ def best(work: Callable[[], Any], turns: int = 5) -> float:
         torch.cuda.synchronize()
         found.append(time.perf_counter() - began)
     return min(found)
+
+
+def allocated(work: Callable[[], Any]) -> int:
+    """Return how many bytes of the device's memory some work takes beside what was held before it."""
+    torch.cuda.synchronize()
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
+    work()
+    torch.cuda.synchronize()
+    return torch.cuda.max_memory_allocated() - before
 
 
 def command(folder: str, *words: str) -> tuple[str, int, float]:
@@ -386,21 +399,19 @@ def bench_faults(console: Console, options: argparse.Namespace) -> None:
 
 
 def bench_injected(console: Console, options: argparse.Namespace) -> None:
-    """PyTorch's own planted bugs, in a transformer of twelve blocks: the five lines of each."""
-    table = Table("bug", "exit code", "seconds", "says")
+    """PyTorch's own planted bugs, in a transformer of twelve blocks: the five lines of each, as each ends."""
     with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor() as threads:
         Path(folder, "model.py").write_text(BLOCKS, encoding="utf-8")
         setting = "inductor.triton.inject_relu_bug_TESTING_ONLY"
         asked = {
-            bug: threads.submit(
+            threads.submit(
                 command, folder, "diagnose", "model.py:make", "--config", f"{setting}={bug}", "--out", f"found/{bug}"
-            )
+            ): bug
             for bug in INJECTED
         }
-        for bug, future in asked.items():
+        for future in as_completed(asked):
             told, code, seconds = future.result()
-            table.add_row(bug, str(code), f"{seconds:.1f}", "\n".join(told.splitlines()[:6]))
-    console.print(table)
+            console.print(f"{asked[future]}: exit code {code}, {seconds:.1f} s", *told.splitlines()[:6], sep="\n  ")
 
 
 PARTS = {

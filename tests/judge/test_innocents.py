@@ -182,3 +182,16 @@ def test_numbers_that_are_exact_ask_for_none():
     expectation = expected()
     expectation.exact = True
     assert not Innocents({"grad.weight": accused(20.0)}, {"grad.weight": expectation}, Tolerance()).want_another(0)
+
+
+def pooled_sines(values: torch.Tensor) -> torch.Tensor:
+    """A sum of numbers that are too small for float16, which eager loses one by one and fused code does not."""
+    return nn.functional.lp_pool2d(torch.sinc(values), 1, 2)
+
+
+def test_numbers_that_eager_loses_in_half_precision_accuse_nobody():
+    verdict = check(pooled_sines, (torch.ones(2, 3, 4, 4, dtype=torch.float16),))
+
+    assert verdict.status is Status.SAME, verdict.reasons
+    (output,) = (leaf for leaf in verdict.leaves if leaf.role == "output" and leaf.elements)
+    assert output.candidate_error > output.eager_error  # The compiler does keep what eager loses.

@@ -491,3 +491,35 @@ def test_what_is_exact_stays_however_closely_it_is_looked_at():
     values = torch.randint(-8, 8, (400,)).half()
     with Noise(NoiseBank(0), run=1, amplitude=1.0, replay=[], thorough=True):
         assert torch.equal(values + values, 2 * values)
+
+
+def lost_in(values, amplitude=1.0, thorough=True, runs=20):
+    """Return sums of the sine of multiples of pi in float16, which is zero there and not in float32."""
+    sums = []
+    for run in range(runs):
+        with Noise(NoiseBank(0), run=run, amplitude=amplitude, replay=[], thorough=thorough):
+            sums.append(torch.sinc(values).double().sum())
+    return torch.stack(sums)
+
+
+def test_a_zero_that_was_too_small_for_its_format_is_made_up_for_on_average():
+    values = torch.ones(40, 50, dtype=torch.float16)
+    assert not torch.sinc(values).any()
+    kept = torch.sinc(values.float()).double().sum()
+    assert kept < -5e-5
+    assert float(lost_in(values).mean()) == pytest.approx(float(kept), rel=0.05)
+    assert not lost_in(values, thorough=False).any()
+
+
+def test_a_zero_that_is_one_stays_zero_and_what_is_written_in_place_is_written_once():
+    values, double = torch.zeros(50).half(), torch.full((4,), 3.3, dtype=torch.float64)
+    with Noise(NoiseBank(0), run=1, amplitude=1.0, replay=[], thorough=True):
+        assert not torch.sin(values).any()
+        assert not torch.exp(torch.full((50,), -40.0).half()).any()  # Far too small, in float32 as well.
+        double.add_(torch.ones(4).half())
+    torch.testing.assert_close(double, torch.full((4,), 4.3, dtype=torch.float64))
+
+
+def test_the_logarithm_of_a_lost_number_is_no_nan():
+    with Noise(NoiseBank(0), run=1, amplitude=1.0, replay=[], thorough=True):
+        assert not torch.log(torch.exp(torch.full((500,), -17.5).half())).isnan().any()

@@ -24,6 +24,7 @@ from torchparity import torchapi
 from torchparity.run.bank import BANK_SIZE, NoiseBank
 from torchparity.run.casts import spoil, undefined_in
 from torchparity.run.centred import move_by_means
+from torchparity.run.lookalikes import Twins, looks_exact, restore_lost
 from torchparity.run.mode import Watch, fresh_outputs, written_tensors
 from torchparity.run.operators import ALLOCATES, Traits, float_tensors, poison, terms
 
@@ -58,6 +59,8 @@ APPROXIMATED = ("erf",)
 # Kernels that weigh a few neighbours by numbers that they round for themselves: a result of 1 or 0, exact as it looks,
 # is one of many roundings. Where float64 tells the truth, eager's error is measured; in float64 nothing tells it.
 WEIGHED = re.compile(r"^_?upsample_(?!nearest)|^grid_sampler")
+# Random integers between this and its negative make numbers between 0 and 1.
+EVENLY = 1 << 12
 # Between this and its inverse a float32 may be squared.
 WITHIN_RANGE = 1e-15
 # float dtype -> (integer that holds it, mask of the low half of the mantissa)
@@ -97,7 +100,7 @@ class Noise(Watch):
     def operate(self, func: Callable[..., Any], traits: Traits, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run one operation and move what it rounded."""
         rounds = not (traits.view or traits.exact or traits.random)
-        doubled = promoted((args, kwargs)) if self.thorough and rounds else None
+        twins = Twins.of(func, traits, args, kwargs) if self.thorough and rounds else None
         if traits.contraction and rounds and torchapi.allows_tf32(traits.name):
             args = self._shortened(traits.name, args)
         outputs = func(*args, **kwargs)
@@ -117,38 +120,31 @@ class Noise(Watch):
         targets += float_tensors(fresh_outputs(outputs, args, kwargs))
         if targets:
             inputs = float_tensors((args, kwargs))
-            exact = [looks_exact(target) for target in targets] if doubled is not None else []
+            exact = [exact_looking(target) for target in targets] if twins is not None else []
             for target in targets:
                 self._perturb_result(traits, inputs, target)
             move_by_means(traits, args, kwargs, outputs, self._steps_of_means, self.amplitude)
-            if doubled is not None and any(mask is not None for mask in exact):
-                self._move_exact(func, traits, doubled, targets, exact)
+            if twins is not None and any(mask is not None for mask in exact):
+                self._move_exact(twins, targets, exact)
         return outputs
 
-    def _move_exact(
-        self,
-        func: Callable[..., Any],
-        traits: Traits,
-        doubled: Any,
-        targets: list[torch.Tensor],
-        exact: list[torch.Tensor | None],
-    ) -> None:
+    def _move_exact(self, twins: Twins, targets: list[torch.Tensor], exact: list[torch.Tensor | None]) -> None:
         """Move values that look exact and are not: float64 gives another one for the same inputs."""
-        args, kwargs = doubled
-        try:
-            outputs = func(*args, **kwargs)
-        except Exception:  # noqa: BLE001 - without a float64 kernel they stay where they are
-            return
-        twins = float_tensors(written_tensors(traits, args, kwargs))
-        twins += float_tensors(fresh_outputs(outputs, args, kwargs))
-        steps = max(1, round(self.amplitude * SPREAD))
-        for target, mask, twin in zip(targets, exact, twins, strict=False):
+        steps, kept = max(1, round(self.amplitude * SPREAD)), None
+        for place, (target, mask, twin) in enumerate(zip(targets, exact, twins.exact(), strict=False)):
             if mask is None or twin.shape != target.shape:
                 continue
             integer, _ = BITS[target.dtype]
             inexact = mask & (twin != target.double())
+            lost = inexact & (target == 0)
             drawn = self._slice(target.device, integer, steps, target.numel()).reshape(target.shape)
-            target.view(integer).add_(drawn * inexact)
+            target.view(integer).add_(drawn * (inexact & ~lost))
+            if bool(lost.any()):
+                kept = twins.kept() if kept is None else kept
+                if place < len(kept) and kept[place].shape == target.shape:
+                    count = target.numel()
+                    drawn = self._slice(target.device, torch.int32, EVENLY, count).reshape(target.shape).abs()
+                    restore_lost(target, lost, kept[place], (drawn + 0.5) / (EVENLY + 1))
 
     def _shortened(self, name: str, args: tuple[Any, ...]) -> tuple[Any, ...]:
         """Return arguments whose float32 factors are as far off as a shorter format may make them."""
@@ -312,26 +308,14 @@ def within(dtype: torch.dtype, steps: int) -> tuple[float, float]:
     return (info.tiny, info.max * (1 - 2 * steps * info.eps)) if steps > 1 else (-1.0, info.max)
 
 
-def promoted(tree: Any) -> Any:
-    """Return arguments with doubles in the place of shorter floats."""
-
-    def promote(leaf: Any) -> Any:
-        if isinstance(leaf, torch.Tensor):
-            return leaf.double() if leaf.dtype in BITS else leaf
-        return torch.float64 if leaf in BITS else leaf
-
-    return torchapi.tree_map(promote, tree)
-
-
-def looks_exact(target: torch.Tensor) -> torch.Tensor | None:
-    """Tell where a result's low bits are all zero, though it is neither zero nor infinite; None where nowhere."""
+def exact_looking(target: torch.Tensor) -> torch.Tensor | None:
+    """Tell where a result that the noise may move looks exact; None where nowhere."""
     if target.dtype not in BITS or target.dtype == torch.float64 or not torchapi.in_memory(target):
         return None
     if torchapi.overlaps_itself(target):
         return None
     integer, mask = BITS[target.dtype]
-    found = ((target.view(integer) & mask) == 0) & (target != 0) & torch.isfinite(target)
-    return found if bool(found.any()) else None
+    return looks_exact(target, target.view(integer) & mask)
 
 
 def share_of_equal_terms(values: torch.Tensor) -> torch.Tensor:
