@@ -19,7 +19,7 @@ import torch
 from torchparity.errors import UsageError
 from torchparity.verbs.asking import PRELOAD
 from torchparity.workers import processes
-from torchparity.workers.connection import MARK
+from torchparity.workers.connection import LOG, MARK
 from torchparity.workers.outcome import Ending, Limits, Outcome
 from torchparity.workers.pool import Pool
 
@@ -380,6 +380,22 @@ def test_a_module_that_cannot_be_preloaded_is_named(monkeypatch):
     monkeypatch.setattr("torchparity.workers.pool.START_ATTEMPTS", 1)
     with Pool(preload=("no_such_module",), compilers=False) as pool:
         assert "no_such_module" in pool.run("hostile:returns", None).error.message
+        assert "ended with exit code 1" in pool.run("hostile:returns", None).error.message
+
+
+@pytest.mark.parametrize("broken", ["prepares", "a module of the compiler"])
+def test_what_does_not_work_while_a_server_warms_up_keeps_no_query_from_its_answer(broken, tmp_path, monkeypatch):
+    """Another torch, another machine: a module of a compiler may fail at its import in any way at all."""
+    text = "raise RuntimeError('no such device')" if broken != "prepares" else "def prepare(): raise RuntimeError"
+    (tmp_path / "warms.py").write_text(text)
+    other = "import torchparity.torchapi as api\napi.COMPILER_MODULES = ('warms.nothing', *api.COMPILER_MODULES[:1])"
+    (tmp_path / "changes.py").write_text(other)
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join((str(tmp_path), os.environ.get("PYTHONPATH", ""))))
+    preload = ("warms",) if broken == "prepares" else ("changes",)
+    with Pool(preload=preload, compilers=broken != "prepares") as pool:
+        assert pool.wait_until_ready()
+        assert pool.run("hostile:returns", None).ending is Ending.RETURNED
+        assert "RuntimeError" in (pool.root / LOG).read_text()
 
 
 # --- the pool is closed --------------------------------------------------------------------------

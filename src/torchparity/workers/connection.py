@@ -62,6 +62,7 @@ class Connection:
         self.mark = mark
         self.reader = FrameReader()
         self.ready = False
+        self.hung_up = False
         restore: dict[str, str | None] = {name: os.environ.get(name) for name in WHILE_WARMING}
         restore |= {"TORCHINDUCTOR_CACHE_DIR": str(root / "cache"), "TRITON_CACHE_DIR": str(root / "cache" / "triton")}
         asked = {"preload": preload, "compilers": compilers, "environment": restore, "spares": spares}
@@ -93,6 +94,7 @@ class Connection:
             data = self.socket.recv(1 << 20)
         except OSError:
             return None
+        self.hung_up |= not data
         return self.reader.feed(data) if data else None
 
     def is_lost(self) -> bool:
@@ -102,7 +104,7 @@ class Connection:
     def end(self) -> str:
         """End the server and everything it has started; return how it ended, for a person."""
         self.socket.close()
-        if self.ready and not self.is_lost():
+        if (self.ready or self.hung_up) and not self.is_lost():  # It is about to end by itself, and says why.
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self.process.wait(LEAVE_SECONDS)
         others: set[int] = set()

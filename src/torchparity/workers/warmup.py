@@ -13,7 +13,8 @@ import os
 import platform
 import shutil
 import sys
-from collections.abc import Callable
+import traceback
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -35,29 +36,41 @@ OTHERS = ("sympy.tensor.tensor", "sympy.physics.units")
 def warm_up(preload: list[str], *, compilers: bool, still_wanted: Callable[[], bool]) -> None:
     """Import what queries will need, and stop half-way where nobody wants it any more.
 
-    A module that is preloaded may have more to make ready: a function `prepare`.
+    Modules that are preloaded have to be there. Whatever else does not work on a machine stands in the log, and is the
+    query's to meet, if it needs it at all.
     """
-    steps: list[Callable[[], Any]] = [functools.partial(importlib.import_module, name) for name in preload]
-    if compilers:
-        steps += [functools.partial(_attempt, name) for name in (*torchapi.COMPILER_MODULES, *OTHERS)]
-        steps += [_forget_results, torchapi.list_backends, platform.platform, _probe_vector_instructions]
-        steps += [_forget_function_names]
-    if compilers and not torchapi.has_gpu():  # Tracing the patterns would start CUDA, and no fork could use it then.
-        steps += [functools.partial(_trace_patterns, torch.device("cpu"))]
-    steps += [functools.partial(_call, name, "prepare") for name in preload]
     gc.disable()  # Nothing of what is imported is garbage, and looking for it takes a sixth of the time.
     threads = torch.get_num_threads()
     torch.set_num_threads(1)  # A fork has not the others of a pool that was started, and would wait for them for ever.
     try:
-        for step in steps:
+        for name in preload:
+            if still_wanted():
+                importlib.import_module(name)
+        for step in _steps(preload, compilers=compilers):
             if not still_wanted():
                 return
-            step()
+            try:
+                step()
+            except Exception:  # noqa: BLE001 - of a compiler's modules, of another torch: anything
+                traceback.print_exc()
     finally:
         torch.set_num_threads(threads)
         gc.enable()
     gc.collect()
     gc.freeze()  # a collection in a fork would otherwise touch, and so copy, every page
+
+
+def _steps(preload: list[str], *, compilers: bool) -> Iterator[Callable[[], Any]]:
+    """Yield what makes a server ready; a module that is preloaded may have more to do: a function `prepare`."""
+    if compilers:
+        for name in (*torchapi.COMPILER_MODULES, *OTHERS):
+            yield functools.partial(_attempt, name)
+        yield from (_forget_results, torchapi.list_backends, platform.platform, _probe_vector_instructions)
+        yield _forget_function_names
+        if not torchapi.has_gpu():  # Tracing the patterns would start CUDA, and no fork could use it then.
+            yield functools.partial(_trace_patterns, torch.device("cpu"))
+    for name in preload:
+        yield functools.partial(_call, name, "prepare")
 
 
 def prepare(preload: list[str], *, compilers: bool) -> None:
@@ -76,6 +89,18 @@ def prepare(preload: list[str], *, compilers: bool) -> None:
 def _call(module: str, function: str) -> None:
     """Call a function of a module, where it has such a one."""
     getattr(sys.modules.get(module), function, lambda: None)()
+
+
+def _tried(step: Callable[[], Any]) -> Callable[[], Any]:
+    """Return a step that keeps its troubles to itself."""
+
+    def attempt() -> None:
+        try:
+            step()
+        except Exception:  # noqa: BLE001 - of a compiler's modules, of another torch: anything
+            traceback.print_exc()
+
+    return attempt
 
 
 def _attempt(path: str) -> Any:
