@@ -18,9 +18,9 @@ from torchparity import torchapi
 from torchparity.run.mode import fresh_outputs, written_tensors
 from torchparity.run.operators import Traits, float_tensors
 
-# Formats that compilers widen in between.
-HALVES = (torch.float16, torch.bfloat16)
-FLOATS = (torch.float64, torch.float32, *HALVES)
+# Formats that lose small numbers, which compilers widen in between.
+LOSING = (torch.float16, torch.bfloat16)
+FLOATS = (torch.float64, torch.float32, *LOSING)
 
 
 def widened(tree: Any, dtype: torch.dtype) -> Any:
@@ -40,7 +40,7 @@ def looks_exact(target: torch.Tensor, low_bits: torch.Tensor) -> torch.Tensor | 
     A zero is looked at in short formats only: elsewhere it is one.
     """
     found = (low_bits == 0) & torch.isfinite(target)
-    if target.dtype not in HALVES:
+    if target.dtype not in LOSING:
         found &= target != 0
     return found if bool(found.any()) else None
 
@@ -58,7 +58,7 @@ class Twins:
     def of(cls, func: Callable[..., Any], traits: Traits, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Twins:
         """Keep the arguments: in float64, and in float32 where a shorter format is among them."""
         tree = (args, kwargs)
-        short = any(tensor.dtype in HALVES for tensor in float_tensors(tree))
+        short = any(tensor.dtype in LOSING for tensor in float_tensors(tree))
         return cls(func, traits, widened(tree, torch.float64), widened(tree, torch.float32) if short else None)
 
     def exact(self) -> list[torch.Tensor]:

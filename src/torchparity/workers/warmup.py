@@ -36,8 +36,8 @@ OTHERS = ("sympy.tensor.tensor", "sympy.physics.units")
 def warm_up(preload: list[str], *, compilers: bool, still_wanted: Callable[[], bool]) -> None:
     """Import what queries will need, and stop half-way where nobody wants it any more.
 
-    Modules that are preloaded have to be there. Whatever else does not work on a machine stands in the log, and is the
-    query's to meet, if it needs it at all.
+    Modules that are preloaded have to be there, and may have more to make ready: a function `prepare`. What does not
+    work of the compilers stands in the log, and is the query's to meet, if it needs it at all.
     """
     gc.disable()  # Nothing of what is imported is garbage, and looking for it takes a sixth of the time.
     threads = torch.get_num_threads()
@@ -46,13 +46,16 @@ def warm_up(preload: list[str], *, compilers: bool, still_wanted: Callable[[], b
         for name in preload:
             if still_wanted():
                 importlib.import_module(name)
-        for step in _steps(preload, compilers=compilers):
+        for step in _steps() if compilers else ():
             if not still_wanted():
                 return
             try:
                 step()
             except Exception:  # noqa: BLE001 - of a compiler's modules, of another torch: anything
                 traceback.print_exc()
+        for name in preload:
+            if still_wanted():
+                _call(name, "prepare")
     finally:
         torch.set_num_threads(threads)
         gc.enable()
@@ -60,17 +63,14 @@ def warm_up(preload: list[str], *, compilers: bool, still_wanted: Callable[[], b
     gc.freeze()  # a collection in a fork would otherwise touch, and so copy, every page
 
 
-def _steps(preload: list[str], *, compilers: bool) -> Iterator[Callable[[], Any]]:
-    """Yield what makes a server ready; a module that is preloaded may have more to do: a function `prepare`."""
-    if compilers:
-        for name in (*torchapi.COMPILER_MODULES, *OTHERS):
-            yield functools.partial(_attempt, name)
-        yield from (_forget_results, torchapi.list_backends, platform.platform, _probe_vector_instructions)
-        yield _forget_function_names
-        if not torchapi.has_gpu():  # Tracing the patterns would start CUDA, and no fork could use it then.
-            yield functools.partial(_trace_patterns, torch.device("cpu"))
-    for name in preload:
-        yield functools.partial(_call, name, "prepare")
+def _steps() -> Iterator[Callable[[], Any]]:
+    """Yield what makes the compilers ready."""
+    for name in (*torchapi.COMPILER_MODULES, *OTHERS):
+        yield functools.partial(_attempt, name)
+    yield from (_forget_results, torchapi.list_backends, platform.platform, _probe_vector_instructions)
+    yield _forget_function_names
+    if not torchapi.has_gpu():  # Tracing the patterns would start CUDA, and no fork could use it then.
+        yield functools.partial(_trace_patterns, torch.device("cpu"))
 
 
 def prepare(preload: list[str], *, compilers: bool) -> None:
