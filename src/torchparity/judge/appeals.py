@@ -3,6 +3,7 @@
 closer    the rest of the noise runs, where a leaf comes out close
 kinks     noise large enough to cross kinks and ties
 float64   by itself, where a rounding decides
+branches  other ones, where the model decides by its numbers what to run
 random    other random numbers than eager's
 innocents runs that are right, and are called wrong too
 """
@@ -13,17 +14,21 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import torch
+
 from torchparity.compare.aggregates import SHARING
 from torchparity.compare.digests import Mark
 from torchparity.compare.expectation import Comparison
 from torchparity.compare.judgement import Tolerance
-from torchparity.compare.leaves import Leaf
+from torchparity.compare.leaves import Leaf, parts_of
 from torchparity.compilers.candidates import Candidate
 from torchparity.judge import reasons
-from torchparity.judge.ground import LOOKS, Ground
+from torchparity.judge.branches import Branches, forgiven
+from torchparity.judge.ground import LOOKS, Ground, truths_of
 from torchparity.judge.innocents import Innocents, measures
 from torchparity.judge.kinks import LEAST, MOST, Suspects, beside_layout, decidable, forgive_values, numeric
 from torchparity.records import OTHER_RANDOM, Failure, LeafReport, Status
+from torchparity.run.reference import Reference
 from torchparity.run.state import RandomState
 
 AMPLITUDE = 4.0
@@ -70,6 +75,7 @@ class Appeals:
         self.look_closer(candidates)
         far = self.forgive_kinks(candidates)
         self.ask_float64(candidates)
+        self.ask_branches(candidates)
         self.excuse_random(candidates)
         self.ask_innocents(candidates, far=far)
 
@@ -160,7 +166,7 @@ class Appeals:
         worth = wrong if reference is not None and reference.decisions and self.tolerance.relative is None else set()
         if not self.settings.agree("float64 by itself?", int(bool(worth))):
             return
-        truths = self.ground.free_truths(worth)
+        truths = self._free_truths(worth)
         agreeing = set()
         for entry in candidates:
             for path in worth & set(entry.suspects) & set(truths):
@@ -170,6 +176,34 @@ class Appeals:
                     agreeing.add(path)
         if agreeing:
             self.ground.notes.append(reasons.float64_agrees(sorted(agreeing)))
+
+    def _free_truths(self, paths: set[str]) -> dict[str, dict[str, torch.Tensor]]:
+        """Return what float64 by itself gives at some leaves: where rounding decides, it decides without eager."""
+        found: dict[str, dict[str, torch.Tensor]] = {}
+
+        def hear(free: Reference, leaf: Leaf) -> None:
+            if leaf.path in paths and isinstance(leaf.value, torch.Tensor):
+                decided = not (leaf.value.is_floating_point() or leaf.value.is_complex())
+                truths = dict(parts_of(leaf.value)) if decided else truths_of(free, leaf.made)
+                found[leaf.path] = {suffix: truth.clone() for suffix, truth in truths.items()}
+
+        return found if self.ground.run_free(hear) else {}
+
+    def ask_branches(self, candidates: list[CandidateRun]) -> None:
+        """Where the model decides by its numbers what to run, see whether a right run decides as the candidate does."""
+        branches = Branches(self.ground, self.tolerance)
+        wrong = {path for entry in candidates for path in entry.comparison.differing if entry.failure is None}
+        if not self.settings.agree("other branches?", int(bool(wrong) and branches.may_part)):
+            return
+        branches.go(wrong)
+        explained = set()
+        for entry in candidates:
+            for path in wrong & set(entry.comparison.differing):
+                if branches.explains(path, entry.suspects.get(path)):
+                    entry.comparison.reports[path] = forgiven(entry.comparison.reports[path])
+                    explained.add(path)
+        if explained:
+            self.ground.notes.append(reasons.other_branch(sorted(explained)))
 
     def _control_draws_alike(self, strange: list[CandidateRun], paths: set[str]) -> bool:
         """Compile with a backend that is right, and see whether it draws as the candidate does, and agrees with eager.

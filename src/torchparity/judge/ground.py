@@ -219,21 +219,13 @@ class Ground:
             if path in self.expectations:
                 self._compare_repeat(self.expectations[path], leaf, beside_reference=False)
 
-    def free_truths(self, paths: Collection[str]) -> dict[str, dict[str, torch.Tensor]]:
-        """Return what float64 by itself gives at some leaves: where rounding decides, it decides without eager."""
+    def run_free(self, hear: Callable[[Reference, Leaf], None]) -> bool:
+        """Run the model with float64 deciding where rounding decides; tell whether it came to its end."""
         plain = self.reference is not None and self.reference.plain
         free = Reference(plain=plain, free=True)
-        found: dict[str, dict[str, torch.Tensor]] = {}
-
-        def consume(leaf: Leaf) -> None:
-            if leaf.path in paths and isinstance(leaf.value, torch.Tensor):
-                decided = not (leaf.value.is_floating_point() or leaf.value.is_complex())
-                truths = dict(parts_of(leaf.value)) if decided else truths_of(free, leaf.made)
-                found[leaf.path] = {suffix: truth.clone() for suffix, truth in truths.items()}
-
         with plain_kernels() if plain else contextlib.nullcontext():
-            ending = self._run("float64 by itself", consume, mode=lambda: free)
-        return found if ending.failure is None else {}
+            ending = self._run("float64 by itself", lambda leaf: hear(free, leaf), mode=lambda: free)
+        return ending.failure is None
 
     def _run_reference(self, eager: dict[str, Leaf]) -> str:
         """Run the reference; return why there is none, where there is none."""

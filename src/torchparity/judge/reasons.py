@@ -258,6 +258,13 @@ def float64_agrees(paths: Iterable[str]) -> str:
     return f"at {listed(paths)} rounding decides a step, and float64 stands on the compiled model's side of it"
 
 
+def other_branch(paths: Iterable[str]) -> str:
+    """Say where a right run takes the branch that the candidate takes."""
+    return (
+        f"at {listed(paths)} rounding decides what the model runs, and a right run decides as the compiled model does"
+    )
+
+
 def differs_undropped() -> str:
     """Say that the candidate differs where nothing is random."""
     return "with every dropout turned off, so that no random number matters, the compiled model gives other numbers"

@@ -28,6 +28,11 @@ RECEIVES = ("recv_", "recv_any_source_")
 # Operations that count from where a storage begins: their shadows must lie where they lie.
 SEES_STORAGE = ("as_strided_copy", "as_strided_scatter")
 
+# What makes a Python number of a tensor: the model may decide by it what to run.
+READS = "_local_scalar_dense"
+# Beside an error that is so many times larger, a number is nothing but its error.
+NOTHING = 1e-6
+
 
 class NeedsPlainKernels(Exception):
     """An operation has no float64 form: the run must be made again with the plain kernels."""
@@ -65,6 +70,8 @@ class Reference(Watch):
         self.random_operations: Counter[str] = Counter()
         # Whether the model looks at a random number, and may decide by it what to run.
         self.random_read = False
+        # How many numbers of its tensors the model looks at.
+        self.reads = 0
         self.poisoned = 0
         self._lending: list[contextlib.AbstractContextManager[None]] = []
         self._random: dict[int, Any] = {}
@@ -119,6 +126,9 @@ class Reference(Watch):
         self.decisions += traits.decides or discrete
         if self.free and discrete and not written_floats:
             self._decide(func, traits, args, kwargs, outputs)
+        if traits.name == READS:
+            self.reads += 1
+            return self._read(args[0], outputs) if self.free else outputs
         if not fresh_floats and not written_floats:
             self._follow_exact(func, traits, args, kwargs, early, [*written, *fresh])
             return outputs
@@ -216,6 +226,13 @@ class Reference(Watch):
             if twin.dtype == tensor.dtype and twin.shape == tensor.shape and torchapi.in_memory(tensor):
                 tensor.copy_(twin)
 
+    def _read(self, tensor: torch.Tensor, value: Any) -> Any:
+        """Let float64 decide what a number is: zero, where all that eager has is an error."""
+        if tensor.dtype not in PROMOTED or tensor.is_complex():
+            return value
+        truth = float(self.shadows.read(tensor))
+        return 0.0 if abs(truth) <= NOTHING * abs(truth - value) else truth
+
     def _shadow(
         self,
         func: Callable[..., Any],
@@ -254,7 +271,7 @@ class Reference(Watch):
         results: list[torch.Tensor],
     ) -> None:
         """Mark results that come from a random number, directly or not."""
-        self.random_read |= traits.name == "_local_scalar_dense" and self.is_random(args[0])
+        self.random_read |= traits.name == READS and self.is_random(args[0])
         if traits.random:
             self.random_operations[traits.name] += 1
         elif not self._random or not any(
