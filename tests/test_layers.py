@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import torchparity
+from torchparity.judge.script import print_judge
 
 ROOT = Path(torchparity.__file__).parent
 # From the top down; names on one line are peers. docs/design/index.md shows the same table.
@@ -224,3 +225,8 @@ def test_the_command_line_imports_no_torch_to_show_its_help():
     code = "import sys, torchparity.cli.main; print('torch' in sys.modules)"
     output = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     assert output.strip() == "False"
+
+
+def test_the_judge_fits_into_one_script():
+    """Two modules of its own that give one name to two things are found here, and not by every bundle that is made."""
+    compile(print_judge(), "judge", "exec")

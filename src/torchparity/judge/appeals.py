@@ -26,12 +26,11 @@ from torchparity.judge import reasons
 from torchparity.judge.branches import Branches, forgiven
 from torchparity.judge.ground import LOOKS, Ground, truths_of
 from torchparity.judge.innocents import Innocents, measures
-from torchparity.judge.kinks import LEAST, MOST, Suspects, beside_layout, decidable, forgive_values, numeric
+from torchparity.judge.kinks import AMPLITUDE, LEAST, MOST, Suspects, beside_layout, decidable, forgive_values, numeric
 from torchparity.records import OTHER_RANDOM, Failure, LeafReport, Status
 from torchparity.run.reference import Reference
 from torchparity.run.state import RandomState
 
-AMPLITUDE = 4.0
 # Shares of the threshold below which a leaf is clear, for numbers that share what is known of the noise around them
 # with many others, and for those that do not: with one noise run, with two, and so on. Noise would have to be estimated
 # so many times too large for such a leaf to be wrong (docs/design/sequential.md).

@@ -15,12 +15,12 @@ from torchparity.compare.expectation import Expectation
 from torchparity.compare.judgement import Tolerance
 from torchparity.compare.leaves import Leaf
 from torchparity.judge.ground import Ground, kept, truths_of
+from torchparity.judge.kinks import AMPLITUDE
 from torchparity.records import KINK, LeafReport, Status
 from torchparity.run.reference import Reference
 
-# Runs whose roundings have moved, and by how many units.
+# Runs whose roundings have moved.
 MOVED_RUNS = 2
-AMPLITUDE = 4.0
 # What leaves of the same branch may be off, as a share of their size, and by how much those of two branches differ.
 ALIKE = {torch.float64: 1e-7, torch.float32: 1e-5, torch.float16: 1e-2, torch.bfloat16: 3e-2}
 

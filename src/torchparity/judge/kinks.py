@@ -16,6 +16,8 @@ from torchparity.compare.judgement import Suspicion, Tolerance
 from torchparity.compare.leaves import Leaf, parts_of
 from torchparity.records import KINK, SEVERITY_OF, Kind, LeafReport, Mismatch, Severity, Status
 
+# Amplified noise moves roundings by so many units.
+AMPLITUDE = 4.0
 # At least and at most so many amplified runs. Where products are shortened, noise is thousands of float32 roundings:
 # many a ReLU lies within it, and four runs miss one of them too often.
 LEAST, MOST = 4, 16

@@ -31,7 +31,7 @@ SEES_STORAGE = ("as_strided_copy", "as_strided_scatter")
 # What makes a Python number of a tensor: the model may decide by it what to run.
 READS = "_local_scalar_dense"
 # Beside an error that is so many times larger, a number is nothing but its error.
-NOTHING = 1e-6
+ALL_ERROR = 1e-6
 
 
 class NeedsPlainKernels(Exception):
@@ -231,7 +231,7 @@ class Reference(Watch):
         if tensor.dtype not in PROMOTED or tensor.is_complex():
             return value
         truth = float(self.shadows.read(tensor))
-        return 0.0 if abs(truth) <= NOTHING * abs(truth - value) else truth
+        return 0.0 if abs(truth) <= ALL_ERROR * abs(truth - value) else truth
 
     def _shadow(
         self,
