@@ -58,7 +58,7 @@ WRITES = r"\w(?<!requires_grad)_\(|\] [-+*/]?=(?!=)"
 MARKS = {
     "any-of-bytes": Mark(kinds=("dtype", *NUMBERS), says=(r"\bany\(", "uint8")),
     "typed-cumsum": Mark(kinds=("dtype",), says=(r"\bcumsum\(.*dtype=",)),
-    "least-byte": Mark(kinds=NUMBERS, says=(r"\b(amin|amax|min|max)\(", "int8")),
+    "least-byte": Mark(kinds=NUMBERS, says=(r"\b(amin|amax|min|max|aminmax)\(", "int8")),
     "greatest-negative": Mark(kinds=NUMBERS, says=(r"\b(argmin|argmax)\(", "int8")),
     "floor-division": Mark(kinds=NUMBERS, says=(r"//|floor_divide|rounding_mode='floor'",)),
     "strided-inside": Mark(kinds=NUMBERS, says=(r"\bas_strided\(",), never=WRITES),

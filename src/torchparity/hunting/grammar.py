@@ -285,7 +285,7 @@ class Writer:
         return f"({self.random.choice(divisors or [1])}, -1)" if self._first.numel() else "(0, -1, 1)"
 
     def _scalar(self) -> str:
-        return self.random.choice(("2", "-1", "3", "0.5", "1.5", "-2.0", "True", "1", "7"))
+        return self.random.choice(("2", "-1", "3", "0.5", "1.5", "-2.0", "True", "1", "7", "0.1"))
 
     def _position(self) -> str:
         return str(self.random.choice((0, 0, -1, 1)))
