@@ -223,7 +223,7 @@ REDUCTIONS = lines("""
     {n}.argsort({dim}, stable=True)
     {n}.topk(1, {dim}).values
     {n}.kthvalue(1, {dim}).values
-    {n}.median({dim}).values
+    {w}.median({dim}).values
     {n}.mode({dim}).values
     {f}.nansum({dim})
     {f}.nanmean({dim})
