@@ -54,3 +54,11 @@ def test_where_no_run_fails_it_is_known_by_the_worst_leaf():
     verdict = check(torch.tanh, (torch.randn(5, 4),), backend=transposed_then(None))
     assert verdict.kind == Kind.STRIDE.value
     assert [found.kind for found in signatures_of(verdict)] == [Kind.STRIDE.value]
+
+
+@pytest.mark.parametrize("signal", ["SIGABRT", "SIGSEGV", "SIGBUS"])
+def test_by_which_signal_destroyed_memory_ends_a_process_is_chance(signal):
+    """A search that pins one of them would lose the failure at the first question that ends in another."""
+    assert Signature(kind="crashes", error=signal) == Signature(kind="crashes", error="SIGSEGV")
+    assert Signature(kind="crashes", error=signal) != Signature(kind="crashes", error="SIGFPE")
+    assert Signature(kind="raises", error=signal).error == signal

@@ -11,6 +11,8 @@ from torchparity.records.verdict import Failure, Kind, Status, Verdict
 VALUES = (Kind.VALUE.value, Kind.BIAS.value, Kind.NONFINITE.value, Kind.INTEGER.value)
 # A bias is a difference in value that shows only in many elements together.
 SAME_KIND = {Kind.BIAS.value: Kind.VALUE.value}
+# Which of these ends a process whose memory was destroyed is chance: one today, another tomorrow.
+BY_CHANCE = ("SIGSEGV", "SIGABRT", "SIGBUS")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,6 +26,11 @@ class Signature:
     error: str = ""
     frame: str = ""
     summary: str = field(default="", compare=False)
+
+    def __post_init__(self) -> None:
+        """Forget by which signal a process died, where that is chance; the summary says it."""
+        if self.kind == Kind.CRASHES.value and self.error in BY_CHANCE:
+            object.__setattr__(self, "error", "")
 
     @property
     def text(self) -> str:
