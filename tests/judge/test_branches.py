@@ -83,3 +83,21 @@ def test_a_number_that_no_rounding_makes_zero_decides_for_everybody():
 
     assert verdict.status is Status.DIFFERS
     assert verdict.kind == "shape"
+
+
+def touchy(a):
+    if (a / 3).mean().item() != EXPECTED:
+        raise ValueError("moved")
+    return (a, a + 1) if a.sum() else (a,)
+
+
+TOUCHED = SEEN + 0.1
+EXPECTED = (TOUCHED / 3).mean().item()
+
+
+def test_a_run_that_raises_explains_no_leaf_that_is_missing():
+    """Neither float64 nor moved roundings get past the first line: what they have not told is no other branch."""
+    verdict = check(touchy, (TOUCHED,), backend=summing(nothing))
+
+    assert verdict.status is Status.DIFFERS
+    assert {leaf.path for leaf in verdict.leaves if leaf.status is Status.DIFFERS} >= {"output[1]"}

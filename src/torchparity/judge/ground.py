@@ -338,8 +338,8 @@ class Ground:
         amplitude: float = 1.0,
         watch: Callable[[Leaf], None] | None = None,
         widen: bool = True,
-    ) -> None:
-        """Widen the expectations by one run with noise, or only watch it."""
+    ) -> bool:
+        """Widen the expectations by one run with noise, or only watch it; tell whether it came to its end."""
         self.noise_counter += 1
         replay = self.reference.draws if self.reference is not None else []
         noise = Noise(self.bank, run=self.noise_counter, amplitude=amplitude, replay=replay, thorough=not widen)
@@ -368,6 +368,7 @@ class Ground:
         self.shortens |= noise.shortens
         if noise.undefined and (told := reasons.undefined_casts()) not in self.notes:
             self.notes.append(told)
+        return ending.failure is None
 
 
 def kept(leaf: Leaf, *, reused: bool = False) -> Leaf:

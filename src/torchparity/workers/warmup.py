@@ -46,6 +46,8 @@ def warm_up(preload: list[str], *, compilers: bool, still_wanted: Callable[[], b
         for name in preload:
             if still_wanted():
                 importlib.import_module(name)
+        if compilers and still_wanted():
+            _forget_results()  # What was compiled before is no answer: a server that cannot do this must not serve.
         for step in _steps() if compilers else ():
             if not still_wanted():
                 return
@@ -67,8 +69,7 @@ def _steps() -> Iterator[Callable[[], Any]]:
     """Yield what makes the compilers ready."""
     for name in (*torchapi.COMPILER_MODULES, *OTHERS):
         yield functools.partial(_attempt, name)
-    yield from (_forget_results, torchapi.list_backends, platform.platform, _probe_vector_instructions)
-    yield _forget_function_names
+    yield from (torchapi.list_backends, platform.platform, _probe_vector_instructions, _forget_function_names)
     if not torchapi.has_gpu():  # Tracing the patterns would start CUDA, and no fork could use it then.
         yield functools.partial(_trace_patterns, torch.device("cpu"))
 
@@ -89,18 +90,6 @@ def prepare(preload: list[str], *, compilers: bool) -> None:
 def _call(module: str, function: str) -> None:
     """Call a function of a module, where it has such a one."""
     getattr(sys.modules.get(module), function, lambda: None)()
-
-
-def _tried(step: Callable[[], Any]) -> Callable[[], Any]:
-    """Return a step that keeps its troubles to itself."""
-
-    def attempt() -> None:
-        try:
-            step()
-        except Exception:  # noqa: BLE001 - of a compiler's modules, of another torch: anything
-            traceback.print_exc()
-
-    return attempt
 
 
 def _attempt(path: str) -> Any:
