@@ -10,9 +10,9 @@ import pytest
 
 import torchparity
 from torchparity.errors import ResourceError
-from torchparity.hunting.campaign import Campaign, Plan
+from torchparity.hunting.campaign import Campaign, Plan, places
 from torchparity.hunting.inquiry import Inquiry, Others
-from torchparity.hunting.jobs import PRELOAD, request_of
+from torchparity.hunting.jobs import PRELOAD, draw_and_judge, request_of
 from torchparity.hunting.store import GONE, LIKELY, NEW, SETTLED, STUCK, Store
 from torchparity.minifier.programs import Asking
 from torchparity.programs.script import HANGS
@@ -36,7 +36,7 @@ def make():
 
 @pytest.fixture(scope="module")
 def pool():
-    with Pool(workers=1, preload=(*PRELOAD, "torchparity.verbs.jobs")) as pool:
+    with Pool(workers=places(1), preload=(*PRELOAD, "torchparity.verbs.jobs")) as pool:
         yield pool
 
 
@@ -199,3 +199,16 @@ def test_two_hunts_do_not_share_a_folder_and_one_that_is_ended_says_what_it_leav
         assert first.returncode == 130
     finally:
         first.kill()
+
+
+def test_what_is_wanted_more_is_drawn_more(tmp_path):
+    payload = {
+        "seeds": [1, 2, 3], "folder": str(tmp_path), "counts": {}, "options": OPTIONS, "special": False, "share": 0.0,
+        "openings": str(tmp_path / "none"), "builder": str(tmp_path / "nobody"),
+    }  # fmt: skip
+    for liked, often in (({}, False), ({"reduction:argmax": 1e9, "reduction:amin": 1e9}, True)):
+        draw_and_judge(payload | {"liked": liked}, lambda phase: None)
+        features = [json.loads((tmp_path / f"{seed}.facts").read_text())["features"] for seed in payload["seeds"]]
+        drawn = [name for names in features for name in names if name.startswith("reduction:")]
+        assert drawn
+        assert (set(drawn) <= {"reduction:argmax", "reduction:amin"}) is often

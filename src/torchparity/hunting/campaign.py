@@ -22,6 +22,7 @@ from torchparity.hunting.store import NEW, STUCK, Find, Store
 from torchparity.hunting.templates import PAIR
 from torchparity.judge.isolated import phase_of
 from torchparity.minifier.programs import PROGRAM_JOB
+from torchparity.programs.small import Budget
 from torchparity.workers.outcome import Ending, Limits, Outcome
 from torchparity.workers.pool import Pool
 
@@ -35,8 +36,8 @@ OPERATORS_SECONDS = 600.0
 TICK = 0.5
 # One of so many workers settles finds.
 SETTLERS = 3
-# How many turns a lone worker makes of a batch while there are finds to settle.
-TURNS = 4
+# Programs at once for each worker: most of them wait until their kernels are built, together.
+CROWD = 6
 # How long a find that is being settled may go on when time is up, in seconds.
 AFTERWARDS = 60.0
 # After so many programs that the checker itself could not judge a hunt ends: a full disk does not get better by it.
@@ -45,9 +46,10 @@ MISTAKES = 40
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """How long a campaign goes on, from which seed, with how many programs at once, compiled how.
+    """How long a campaign goes on, from which seed, with how many workers, compiled how.
 
-    So large a share of the programs begins with one of the openings in the campaign's folder, once they are there;
+    A worker has a `crowd` of programs at once, whose kernels are built together by whoever is at the desk `builder`. So
+    large a share of the programs begins with one of the openings in the campaign's folder, once they are there;
     `operators` makes them of PyTorch's database. `special` puts Inf, NaN, -0.0 and extremes into inputs.
     """
 
@@ -55,11 +57,23 @@ class Plan:
     programs: int | None = None
     seed: int = 0
     workers: int = 2
+    crowd: int = CROWD
+    builder: str = ""
     batch: int = 8
     options: Mapping[str, Any] = field(default_factory=dict)
     share: float = 0.0
     operators: bool = False
     special: bool = False
+
+
+def settlers(workers: int) -> int:
+    """Return how many finds are settled at once."""
+    return max(1, workers // SETTLERS)
+
+
+def places(workers: int) -> int:
+    """Return how many processes a campaign's pool needs: for the crowds, for questions about finds, for one more."""
+    return workers * CROWD + settlers(workers) * Budget().together + 1
 
 
 class Campaign:
@@ -74,7 +88,7 @@ class Campaign:
         self.deadline = time.monotonic() + plan.minutes * 60
         self.drawing_done, self.over = threading.Event(), threading.Event()
         # How many finds are settled at once, and which of them somebody has taken.
-        self.settling = max(1, plan.workers // SETTLERS)
+        self.settling = settlers(plan.workers)
         self._taken: set[int] = set()
         self._choosing = threading.Lock()
         self.counts = store.features()
@@ -90,11 +104,11 @@ class Campaign:
 
     def run(self) -> None:
         """Go on until time is up, or as many programs as were asked for are judged; then settle what is left."""
-        settlers = [
+        settling = [
             threading.Thread(target=self._settle_finds, name=f"torchparity-settler-{number}", daemon=True)
             for number in range(self.settling)
         ]
-        for settler in settlers:
+        for settler in settling:
             settler.start()
         running: dict[Future[Outcome], list[int]] = {}
         reading = self._read_operators()
@@ -109,7 +123,7 @@ class Campaign:
                 self._tell()
                 self._see_that_it_works()
             self.drawing_done.set()
-            while any(settler.is_alive() for settler in settlers) and not self._late(AFTERWARDS):
+            while any(settler.is_alive() for settler in settling) and not self._late(AFTERWARDS):
                 self.over.wait(TICK)
                 self._tell()
         finally:
@@ -151,15 +165,13 @@ class Campaign:
         return not asked and time.monotonic() < self.deadline
 
     def _hunters(self) -> int:
-        """How many workers draw: all of them, but for those that settle finds where there are some."""
-        return max(1, self.plan.workers - min(self.settling, len(self.store.finds(NEW))))
+        """How many batches there are at once: a crowd for each worker that settles no finds."""
+        return self.plan.crowd * max(1, self.plan.workers - min(self.settling, len(self.store.finds(NEW))))
 
     # --- programs --------------------------------------------------------------------------------
 
     def _seeds(self) -> list[int]:
-        # A lone worker takes turns: a find is asked about between a few programs, and not between many.
-        alone = self.plan.workers == 1 and bool(self.store.finds(NEW))
-        count = max(1, self.plan.batch // TURNS) if alone else self.plan.batch
+        count = self.plan.batch
         if self.plan.programs is not None:
             count = min(count, self.plan.programs - self._asked)
         chosen, self._left = self._left[:count], self._left[count:]
@@ -174,7 +186,7 @@ class Campaign:
             "seeds": seeds, "folder": str(self.drawn.resolve()), "counts": dict(self.counts),
             "liked": dict(self.liked),
             "options": dict(self.plan.options), "openings": str((self.store.folder / OPENINGS).resolve()),
-            "share": self.plan.share, "special": self.plan.special,
+            "share": self.plan.share, "special": self.plan.special, "builder": self.plan.builder,
         }  # fmt: skip
         return self.pool.submit(BATCH_JOB, payload, limits=Limits(seconds=PROGRAM_SECONDS * len(seeds)))
 

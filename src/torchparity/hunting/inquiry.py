@@ -41,12 +41,19 @@ class Inquiry:
     """Settles finds, one after the other."""
 
     def __init__(
-        self, store: Store, pool: Pool, others: Others, known: Sequence[Known], budget: Budget = BUDGET
+        self,
+        store: Store,
+        pool: Pool,
+        others: Others,
+        known: Sequence[Known],
+        *,
+        budget: Budget = BUDGET,
+        builder: str = "",
     ) -> None:
         self.store, self.others, self.known, self.budget = store, others, known, budget
         self._scratch = tempfile.TemporaryDirectory(prefix="torchparity-hunt-")
         self._naming = threading.Lock()
-        self.asking = Asking(pool, Path(self._scratch.name))
+        self.asking = Asking(pool, Path(self._scratch.name), builder)
 
     def close(self) -> None:
         """Let go of what was written on the way."""

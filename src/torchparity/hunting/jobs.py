@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 from collections.abc import Callable
 from dataclasses import asdict
@@ -19,11 +20,14 @@ from torchparity.programs.script import HANGS
 from torchparity.records import Progress, Severity, Signature, Status, Verdict, signatures_of
 from torchparity.request import Request, request_for
 from torchparity.workers.outcome import Ending, Outcome
+from torchparity.workers.together import asking
 
 Announce = Callable[[str], None]
 Answer = dict[str, Any]
 BATCH_JOB = "torchparity.hunting.jobs:batch_job"
 PRELOAD = ("torchparity.hunting.jobs", "torchparity.judge.isolated")
+# Whoever settles a find goes first: it is one process beside a crowd.
+DRAWING = 5
 # What a hunt says of a program beside same, differs and unknown: the checker itself failed.
 ERROR = "error"
 # A feature that is a counter of the compiler which a program has moved: a pass, a pattern, a fallback.
@@ -33,13 +37,23 @@ FIRED = "fired:"
 def batch_job(payload: dict[str, Any], announce: Announce) -> None:
     """Draw programs from seeds and judge each: its text is on disk before it runs, its answer when it was judged."""
     quiet()
+    os.nice(DRAWING)
+    with torchapi.built_by(asking(payload["builder"])):
+        draw_and_judge(payload, announce)
+
+
+def draw_and_judge(payload: dict[str, Any], announce: Announce) -> None:
+    """Do so with the compilers as they are here."""
     folder = Path(payload["folder"])
     openings = read_openings(Path(payload["openings"]))
     for seed in payload["seeds"]:
         tell = telling(announce, str(seed))
         tell(Progress(run=0, runs=0, name="drawing"))
         place = folder / f"{seed}.py"
-        writer = Writer(seed, payload["counts"], openings=openings, share=payload["share"], special=payload["special"])
+        writer = Writer(
+            seed, payload["counts"], liked=payload["liked"],
+            openings=openings, share=payload["share"], special=payload["special"],
+        )  # fmt: skip
         program = writer.write()
         options = {**program.options, **payload["options"]}
         facts = {"seed": seed, "features": program.features, "left_out": dict(writer.left_out), "options": options}

@@ -8,6 +8,7 @@ import logging
 import tempfile
 import warnings
 from collections.abc import Callable, Collection, Sequence
+from concurrent.futures import Future
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -15,6 +16,7 @@ from typing import Any
 
 import torch
 
+from torchparity import torchapi
 from torchparity.compilers.written import request_from_json, request_to_json
 from torchparity.errors import ParityError
 from torchparity.judge.asking import oracle_for
@@ -26,8 +28,9 @@ from torchparity.records import ProgressCallback, Signature, Status, Verdict, si
 from torchparity.repro.source import SCRIPT
 from torchparity.request import Request
 from torchparity.run.target import Target
-from torchparity.workers.outcome import Ending, Limits
+from torchparity.workers.outcome import Ending, Limits, Outcome
 from torchparity.workers.pool import Pool
+from torchparity.workers.together import asking
 
 PROGRAM_JOB = "torchparity.minifier.programs:program_job"
 FIRST_JOB = "torchparity.minifier.programs:first_job"
@@ -53,6 +56,14 @@ def first_job(payload: dict[str, Any], announce: Announce) -> int | None:
     """Judge programs one after the other; return the place of the first that fails in one of the given ways."""
     quiet()
     request, wanted = request_from_json(payload["request"]), {Signature(**entry) for entry in payload["wanted"]}
+    if payload["builder"]:
+        with torchapi.built_by(asking(payload["builder"])):
+            return first_of(payload, request, wanted, announce)
+    return first_of(payload, request, wanted, announce)
+
+
+def first_of(payload: dict[str, Any], request: Request, wanted: set[Signature], announce: Announce) -> int | None:
+    """Judge each until one fails as wanted."""
     for place, file in enumerate(payload["files"]):
         tell = telling(announce, payload["names"][place])
         try:
@@ -85,10 +96,10 @@ def quiet() -> None:
 
 
 class Asking:
-    """Asks workers about the texts of programs."""
+    """Asks workers about the texts of programs; whoever is at the desk `builder` builds their kernels together."""
 
-    def __init__(self, pool: Pool, folder: Path) -> None:
-        self.pool, self.folder = pool, folder
+    def __init__(self, pool: Pool, folder: Path, builder: str = "") -> None:
+        self.pool, self.folder, self.builder = pool, folder, builder
         self._numbers = itertools.count()
 
     def written(self, text: str) -> Path:
@@ -120,25 +131,43 @@ class Asking:
     def first(self, texts: Sequence[str], request: Request, wanted: Collection[Signature]) -> int | None:
         """Return the place of the first text that fails as wanted; whoever dies on the way is told by how it died."""
         files = [str(self.written(text)) for text in texts]
+        if self.builder and request.backend == "inductor":
+            return self._first_abreast(files, request, wanted)
         place = 0
         while place < len(files):
-            rest = files[place:]
-            payload = {
-                "files": rest,
-                "names": [str(number) for number in range(len(rest))],
-                "request": request_to_json(request),
-                "wanted": [asdict(signature) for signature in wanted],
-            }
-            outcome = self.pool.submit(FIRST_JOB, payload, limits=Limits(seconds=SECONDS * len(rest))).result()
+            outcome = self._submitted(files[place:], request, wanted).result()
             if outcome.ending is Ending.RETURNED:
                 found: int | None = outcome.value
                 return None if found is None else place + found
             at = phase_of(outcome.phase)
             died = place + (int(at.name) if at is not None else 0)
-            if set(wanted) & set(signatures_of(verdict_of(outcome, subject="program", backend=str(request.backend)))):
+            if died_as(outcome, request, wanted):
                 return died
             place = died + 1
         return None
+
+    def _first_abreast(self, files: Sequence[str], request: Request, wanted: Collection[Signature]) -> int | None:
+        """Ask about all of them at once: their kernels are built together, which takes hardly longer than one."""
+        running = [self._submitted([file], request, wanted) for file in files]
+        try:
+            for place, future in enumerate(running):
+                outcome = future.result()
+                if outcome.value == 0 if outcome.ending is Ending.RETURNED else died_as(outcome, request, wanted):
+                    return place
+            return None
+        finally:
+            for future in running:
+                self.pool.drop(future)
+
+    def _submitted(self, files: Sequence[str], request: Request, wanted: Collection[Signature]) -> Future[Outcome]:
+        payload = {
+            "files": files,
+            "names": [str(number) for number in range(len(files))],
+            "request": request_to_json(request),
+            "wanted": [asdict(signature) for signature in wanted],
+            "builder": self.builder,
+        }
+        return self.pool.submit(FIRST_JOB, payload, limits=Limits(seconds=SECONDS * len(files)))
 
     def make_small(
         self, text: str, request: Request, wanted: Collection[Signature], budget: Budget | None = None
@@ -151,6 +180,12 @@ class Asking:
                 if how is request or self.first([smaller.text], request, wanted) is not None:
                     return smaller
         return None
+
+
+def died_as(outcome: Outcome, request: Request, wanted: Collection[Signature]) -> bool:
+    """Tell whether a worker died as is wanted."""
+    verdict = verdict_of(outcome, subject="program", backend=str(request.backend))
+    return bool(set(wanted) & set(signatures_of(verdict)))
 
 
 # --- the script ----------------------------------------------------------------------------------

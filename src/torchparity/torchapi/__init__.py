@@ -8,6 +8,7 @@ from torch.utils._python_dispatch import TorchDispatchMode as TorchDispatchMode
 
 from torchparity.torchapi import dynamo as dynamo
 from torchparity.torchapi import inductor as inductor
+from torchparity.torchapi.builds import *  # noqa: F403
 from torchparity.torchapi.choices import *  # noqa: F403
 from torchparity.torchapi.compilers import *  # noqa: F403
 from torchparity.torchapi.devices import *  # noqa: F403

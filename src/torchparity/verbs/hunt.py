@@ -12,7 +12,7 @@ import torch
 from torchparity import torchapi
 from torchparity.compilers.recipe import recipe_of
 from torchparity.errors import ParityError, TargetError, UsageError
-from torchparity.hunting.campaign import OPERATORS, Campaign, Plan
+from torchparity.hunting.campaign import OPERATORS, Campaign, Plan, places
 from torchparity.hunting.inquiry import Inquiry, Others
 from torchparity.hunting.jobs import PRELOAD
 from torchparity.hunting.openings import FILE as OPENINGS
@@ -28,6 +28,7 @@ from torchparity.verbs.blame import blame
 from torchparity.verbs.since import since
 from torchparity.workers.outcome import Limits
 from torchparity.workers.pool import Pool
+from torchparity.workers.together import Together
 
 BLAME_LIMITS = Limits(seconds=300.0)
 # Which model a hunt goes around, among its facts.
@@ -60,17 +61,15 @@ def hunt(
     every new bug is run (as `since` does).
     """
     folder = Path(out)
-    if resume != (folder / FILE).is_file():
-        raise UsageError(
-            f"{folder} holds no hunt" if resume else f"{folder} holds a hunt already",
-            hint="`torchparity hunt --out FOLDER` begins one, `torchparity hunt --resume FOLDER` goes on",
-        )
-    if resume and around is not None:
-        raise UsageError("a hunt goes on around what it began with", hint="leave out --around, or begin another hunt")
+    refuse_folder(folder, resume=resume, around=around)
     listed = read_known(Path(known or KNOWN))
     read_releases(releases)  # What is no release is refused before it begins.
     recipe_of(request_for("check", dict(options or {})))  # What cannot be compiled with is refused before it begins.
-    with alone_in(folder, "hunt"), Pool(workers=workers, preload=(*PRELOAD, "torchparity.verbs.jobs")) as pool:
+    with (
+        alone_in(folder, "hunt"),
+        Together(max(1, workers // 2)) as together,
+        Pool(workers=places(workers), preload=(*PRELOAD, "torchparity.verbs.jobs")) as pool,
+    ):
         if not resume:
             (folder / OPENINGS).unlink(missing_ok=True)  # Of a hunt that could not begin.
         if around is not None:
@@ -81,20 +80,38 @@ def hunt(
         store.set_fact(AROUND, around or store.fact(AROUND))
         around = store.fact(AROUND) or None
         operators = around is None and operators
-        if operators and not torchapi.has_operator_database():
-            store.set_fact(OPERATORS, "PyTorch's operators are left out: pip install torchparity[hunt]")
-            operators = False
         plan = Plan(
             minutes=minutes, programs=programs, seed=seed, workers=workers, options=dict(options or {}),
             share=1.0 if around is not None else OPERATORS_SHARE, special=special,
-            operators=operators,
+            operators=operators_there(store) if operators else False, builder=together.address,
         )  # fmt: skip
-        inquiry = Inquiry(store, pool, Others(blame=blaming(pool), since=dating(releases)), listed)
+        inquiry = Inquiry(
+            store, pool, Others(blame=blaming(pool), since=dating(releases)), listed, builder=together.address
+        )
         try:
             Campaign(store, pool, inquiry, plan, hear).run()
         finally:
             inquiry.close()
     return store
+
+
+def refuse_folder(folder: Path, *, resume: bool, around: str | None) -> None:
+    """Raise where a folder is not what a hunt can begin in, or go on in."""
+    if resume != (folder / FILE).is_file():
+        raise UsageError(
+            f"{folder} holds no hunt" if resume else f"{folder} holds a hunt already",
+            hint="`torchparity hunt --out FOLDER` begins one, `torchparity hunt --resume FOLDER` goes on",
+        )
+    if resume and around is not None:
+        raise UsageError("a hunt goes on around what it began with", hint="leave out --around, or begin another hunt")
+
+
+def operators_there(store: Store) -> bool:
+    """Tell whether PyTorch's operators can be drawn from; where they cannot, that is a fact of the hunt."""
+    if torchapi.has_operator_database():
+        return True
+    store.set_fact(OPERATORS, "PyTorch's operators are left out: pip install torchparity[hunt]")
+    return False
 
 
 def stretches_apart(around: str, folder: Path, pool: Pool) -> None:

@@ -101,7 +101,11 @@ class Caller:
         self.over = False
         self.guard = threading.Lock()
         connected = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        connected.connect(address)
+        try:
+            connected.connect(address)
+        except OSError:
+            connected.close()
+            raise
         self.line = Line(connected, self._hear, self._hang_up)
 
     def ask(self, question: Mapping[str, Any]) -> Future[Any]:

@@ -70,6 +70,7 @@ def _steps() -> Iterator[Callable[[], Any]]:
     for name in (*torchapi.COMPILER_MODULES, *OTHERS):
         yield functools.partial(_attempt, name)
     yield from (torchapi.list_backends, platform.platform, _probe_vector_instructions, _forget_function_names)
+    yield torchapi.find_headers
     if not torchapi.has_gpu():  # Tracing the patterns would start CUDA, and no fork could use it then.
         yield functools.partial(_trace_patterns, torch.device("cpu"))
 
