@@ -81,3 +81,14 @@ def test_what_fails_in_another_way_when_it_is_run_again_is_told(tmp_path):
     script = tmp_path / "repro.py"
     script.write_text("raise ValueError('another')")
     assert verified(script, "", COMPILE_ERROR, plain=True, probes=None).reproduced == (0, 3)
+
+
+def test_a_crash_is_shown_by_whichever_signal_ends_a_process_whose_memory_is_destroyed():
+    pinned = Signature(kind="crashes", error="SIGSEGV")
+    for name in ("SIGABRT", "SIGSEGV", "SIGBUS"):
+        assert ColdRun(exit_code=1, output=f"AssertionError: {name}").shows(pinned, plain=True)
+    assert not ColdRun(exit_code=1, output="AssertionError: SIGFPE").shows(pinned, plain=True)
+    assert not ColdRun(exit_code=1, output="AttributeError: backward").shows(pinned, plain=True)
+    divided = Signature(kind="crashes", error="SIGFPE")
+    assert ColdRun(exit_code=1, output="AssertionError: SIGFPE").shows(divided, plain=True)
+    assert not ColdRun(exit_code=1, output="AssertionError: SIGABRT").shows(divided, plain=True)

@@ -8,7 +8,7 @@ import pytest
 
 from torchparity import Status
 from torchparity.hunting.jobs import answer_of, request_of
-from torchparity.minifier.programs import Asking, script_showing, shown_by
+from torchparity.minifier.programs import Asking
 from torchparity.programs.script import HANGS
 from torchparity.records import Signature
 from torchparity.request import request_for
@@ -57,11 +57,10 @@ def test_a_program_is_made_small_with_the_least_that_shows_it(asking):
     assert asking.make_small(RIGHT, EAGER, {Signature(kind="value")}) is None
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("text", [WRONG, CRASHES])
+@pytest.mark.parametrize("text", [pytest.param(WRONG, marks=pytest.mark.slow), CRASHES])
 def test_a_script_shows_what_differs_and_passes_where_nothing_is_compiled(asking, text, tmp_path):
     verdict = asking.verdict(text, EAGER)
-    shown = shown_by(text, verdict, EAGER)
+    shown = asking.shown_by(text, verdict, EAGER)
     assert shown is not None
     assert shown.beyond_default
     script = tmp_path / "repro.py"
@@ -74,13 +73,13 @@ def test_a_script_shows_what_differs_and_passes_where_nothing_is_compiled(asking
 
 
 @pytest.mark.slow
-def test_a_compiler_that_never_ends_is_a_find_and_has_a_script(monkeypatch):
+def test_a_compiler_that_never_ends_is_a_find_and_has_a_script(asking, monkeypatch):
     monkeypatch.setattr("torchparity.programs.script.HANG_SECONDS", 15)
     phase = '{"run": 3, "runs": 5, "name": "17", "candidate": true}'
     answer = answer_of(Outcome(ending=Ending.TIMED_OUT, phase=phase, seconds=120.0))
     assert (answer["status"], answer["kind"], answer["severity"]) == ("differs", HANGS, "fails")
     text = WRONG.replace("torch.compiler.is_compiling()", "(time.sleep(600) if torch.compiler.is_compiling() else 1)")
-    shown = script_showing(text, Signature(**answer["signatures"][0]), [], EAGER)
+    shown = asking.script_showing(text, Signature(**answer["signatures"][0]), [], EAGER)
     assert shown is not None
     assert "Timeout" in shown.output
 

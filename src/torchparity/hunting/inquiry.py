@@ -16,7 +16,7 @@ from torchparity.hunting.delivery import Found, deliver
 from torchparity.hunting.jobs import Answer, request_of, told
 from torchparity.hunting.roots import Known, name_of, program_calls, root_of, same_root, sort_of
 from torchparity.hunting.store import GONE, LIKELY, SETTLED, UNSHOWN, Bug, Find, Store
-from torchparity.minifier.programs import Asking, Shown, script_showing
+from torchparity.minifier.programs import Asking, Shown
 from torchparity.programs.script import HANGS
 from torchparity.programs.small import Budget
 from torchparity.records import Blame, Signature, Since
@@ -56,7 +56,8 @@ class Inquiry:
         self.asking = Asking(pool, Path(self._scratch.name), builder)
 
     def close(self) -> None:
-        """Let go of what was written on the way."""
+        """Let go of what runs, and of what was written on the way."""
+        self.asking.stop()
         self._scratch.cleanup()
 
     def settle(self, find: Find) -> None:
@@ -127,7 +128,7 @@ class Inquiry:
             if same_root(bug, root):
                 self.store.settle(find.seed, SETTLED, bug=bug.name)
                 return
-        shown = script_showing(
+        shown = self.asking.script_showing(
             find.small, signature_of(answer), answer["leaves"], request_of(dict(find.options))
         )  # fmt: skip
         bug = Bug(

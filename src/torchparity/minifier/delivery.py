@@ -18,7 +18,7 @@ from pathlib import Path
 from torchparity import torchapi
 from torchparity.graphs.part import Part
 from torchparity.judge.script import write_script
-from torchparity.records import Kind, Signature
+from torchparity.records import BY_CHANCE, Kind, Signature
 from torchparity.repro.case import Case
 from torchparity.repro.source import SCRIPT
 from torchparity.workers.processes import wait_or_kill
@@ -58,7 +58,8 @@ class ColdRun:
     def shows(self, signature: Signature, *, plain: bool) -> bool:
         """Tell whether a script failed as it should: a bundle's own says so, a plain one by how it ends."""
         if signature.kind == Kind.CRASHES.value:
-            told = self.exit_code == 1 and bool(signature.error) and signature.error in self.output
+            names = (signature.error,) if signature.error else BY_CHANCE
+            told = self.exit_code == 1 and any(name in self.output for name in names)
             return told or self.exit_code < 0 or self.exit_code > SHELL_SIGNAL
         if not plain:
             return self.exit_code == 1
@@ -74,12 +75,13 @@ def run_cold(
     *,
     seconds: float = RUN_SECONDS,
     more: Mapping[str, str] | None = None,
+    gives_way: bool = True,
 ) -> ColdRun:
     """Run a script in a fresh process that compiles for itself.
 
     What a compiler finds out about the machine (vector instructions) it may find in a folder that is not the user's:
     that is half of a first compilation. Graphs that were compiled before it may not. `started` is told of the process,
-    which gives way to workers; `more` is what else its environment says.
+    which gives way to workers unless nobody waits for those; `more` is what else its environment says.
     """
     with tempfile.TemporaryFile() as output:
         environment = {**os.environ, "TORCHINDUCTOR_CACHE_DIR": cache, **torchapi.NO_GRAPH_CACHES, **(more or {})}
@@ -94,8 +96,9 @@ def run_cold(
             process_group=0,  # In this session: Linux shares its time out by sessions, and the workers have theirs.
         )
         started.append(process)
-        with contextlib.suppress(OSError):  # The whole case may still be asked about: that takes longer.
-            os.setpriority(os.PRIO_PROCESS, process.pid, os.getpriority(os.PRIO_PROCESS, 0) + GIVES_WAY)
+        if gives_way:  # The whole case may still be asked about: that takes longer.
+            with contextlib.suppress(OSError):
+                os.setpriority(os.PRIO_PROCESS, process.pid, os.getpriority(os.PRIO_PROCESS, 0) + GIVES_WAY)
         code = wait_or_kill(process, seconds)
         output.seek(0)
         return ColdRun(exit_code=code, output=output.read().decode("utf-8", "replace")[-KEPT:])

@@ -5,9 +5,11 @@ from __future__ import annotations
 import itertools
 import json
 import logging
+import shutil
+import subprocess
 import tempfile
 import warnings
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import asdict, dataclass, replace
 from functools import partial
@@ -21,7 +23,7 @@ from torchparity.compilers.written import request_from_json, request_to_json
 from torchparity.errors import ParityError
 from torchparity.judge.asking import oracle_for
 from torchparity.judge.isolated import answer, judge_elsewhere, phase_of, verdict_of
-from torchparity.minifier.delivery import NOT_COMPILED, ColdRun, run_cold
+from torchparity.minifier.delivery import NOT_COMPILED, ColdRun, run_cold, stopped
 from torchparity.programs.script import FACTORY, HANGS, scripts
 from torchparity.programs.small import Budget, Smaller, make_small
 from torchparity.records import ProgressCallback, Signature, Status, Verdict, signatures_of
@@ -95,11 +97,21 @@ def quiet() -> None:
 # --- asking --------------------------------------------------------------------------------------
 
 
+@dataclass(frozen=True, kw_only=True)
+class Shown:
+    """A script that shows a bug, what it printed last, and whether default tolerances are exceeded."""
+
+    text: str
+    output: str
+    beyond_default: bool
+
+
 class Asking:
     """Asks workers about the texts of programs; whoever is at the desk `builder` builds their kernels together."""
 
     def __init__(self, pool: Pool, folder: Path, builder: str = "") -> None:
         self.pool, self.folder, self.builder = pool, folder, builder
+        self.started: list[subprocess.Popen[bytes]] = []
         self._numbers = itertools.count()
 
     def written(self, text: str) -> Path:
@@ -181,44 +193,40 @@ class Asking:
                     return smaller
         return None
 
+    # --- the script ------------------------------------------------------------------------------
+
+    def shown_by(self, text: str, verdict: Verdict, request: Request) -> Shown | None:
+        """Return the first script that fails as the program does, and passes where nothing is compiled."""
+        signature = next(iter(signatures_of(verdict)), None)
+        leaves = [leaf.path for leaf in verdict.leaves if leaf.status is Status.DIFFERS]
+        return self.script_showing(text, signature, leaves, request) if signature is not None else None
+
+    def script_showing(self, text: str, signature: Signature, leaves: Sequence[str], request: Request) -> Shown | None:
+        """Return the first script that fails in one way, at some leaves, and passes where nothing is compiled."""
+        for script in scripts(text, signature.kind, leaves, request):
+            with tempfile.TemporaryDirectory(prefix="torchparity-", ignore_cleanup_errors=True) as folder:
+                failing = self._run(script.text, Path(folder))
+                passes = shows(failing, signature) and self._run(script.text, Path(folder), NOT_COMPILED).exit_code == 0
+            if passes:
+                return Shown(text=script.text, output=failing.told(signature), beyond_default=script.beyond_default)
+        return None
+
+    def _run(self, script: str, folder: Path, more: Mapping[str, str] | None = None) -> ColdRun:
+        place, cache = folder / SCRIPT, folder / "cache"
+        place.write_text(script, encoding="utf-8")
+        if self.pool.probes is not None:
+            shutil.copytree(self.pool.probes, cache, dirs_exist_ok=True)
+        return run_cold(place, str(cache), self.started, seconds=SECONDS, more=more, gives_way=False)
+
+    def stop(self) -> None:
+        """Kill the scripts that still run; nobody wants them."""
+        stopped(self.started)
+
 
 def died_as(outcome: Outcome, request: Request, wanted: Collection[Signature]) -> bool:
     """Tell whether a worker died as is wanted."""
     verdict = verdict_of(outcome, subject="program", backend=str(request.backend))
     return bool(set(wanted) & set(signatures_of(verdict)))
-
-
-# --- the script ----------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, kw_only=True)
-class Shown:
-    """A script that shows a bug, what it printed last, and whether default tolerances are exceeded."""
-
-    text: str
-    output: str
-    beyond_default: bool
-
-
-def shown_by(text: str, verdict: Verdict, request: Request) -> Shown | None:
-    """Return the first script that fails as the program does, and passes where nothing is compiled."""
-    signature = next(iter(signatures_of(verdict)), None)
-    leaves = [leaf.path for leaf in verdict.leaves if leaf.status is Status.DIFFERS]
-    return script_showing(text, signature, leaves, request) if signature is not None else None
-
-
-def script_showing(text: str, signature: Signature, leaves: Sequence[str], request: Request) -> Shown | None:
-    """Return the first script that fails in one way, at some leaves, and passes where nothing is compiled."""
-    for script in scripts(text, signature.kind, leaves, request):
-        with tempfile.TemporaryDirectory(prefix="torchparity-", ignore_cleanup_errors=True) as folder:
-            place = Path(folder) / SCRIPT
-            place.write_text(script.text, encoding="utf-8")
-            failing = run_cold(place, f"{folder}/cache", [], seconds=SECONDS)
-            if not shows(failing, signature):
-                continue
-            if run_cold(place, f"{folder}/cache", [], seconds=SECONDS, more=NOT_COMPILED).exit_code == 0:
-                return Shown(text=script.text, output=failing.told(signature), beyond_default=script.beyond_default)
-    return None
 
 
 def shows(run: ColdRun, signature: Signature) -> bool:

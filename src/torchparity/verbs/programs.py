@@ -9,7 +9,7 @@ from pathlib import Path
 
 from torchparity.errors import ParityError
 from torchparity.minifier.delivery import verified
-from torchparity.minifier.programs import Asking, shown_by
+from torchparity.minifier.programs import Asking
 from torchparity.programs.script import FACTORY
 from torchparity.programs.small import Budget, Smaller
 from torchparity.programs.tree import printed, renamed
@@ -78,11 +78,11 @@ def delivered(smaller: Smaller, asking: Asking, request: Request, verdict: Verdi
     answer = asking.verdict(smaller.text, request)
     if answer is None:
         return None
-    shown = shown_by(smaller.text, answer, request)
+    shown = asking.shown_by(smaller.text, answer, request)
     again = (0, 0)
     if shown is not None:
         script = asking.written(shown.text)
-        again = verified(script, shown.text, signatures_of(answer)[0], plain=True, probes=None).reproduced
+        again = verified(script, shown.text, signatures_of(answer)[0], plain=True, probes=asking.pool.probes).reproduced
     return SmallProgram(
         text=smaller.text,
         script=shown.text if shown is not None else "",
