@@ -13,7 +13,7 @@ from torchparity.errors import ResourceError
 from torchparity.hunting.campaign import Campaign, Plan, places
 from torchparity.hunting.inquiry import Inquiry, Others
 from torchparity.hunting.jobs import PRELOAD, draw_and_judge, request_of
-from torchparity.hunting.store import GONE, LIKELY, NEW, SETTLED, STUCK, Store
+from torchparity.hunting.store import GONE, LIKELY, NEW, SETTLED, STUCK, Bug, Store
 from torchparity.minifier.programs import Asking
 from torchparity.programs.script import HANGS
 from torchparity.records import Since
@@ -32,6 +32,7 @@ def program(a, b):
 def make():
     return program, (torch.arange(6.0), torch.ones(2))
 """
+SMALL = "def program(a):\n    return a.flip(0)\n\ndef make():\n    return program, (torch.ones(2),)"
 
 
 @pytest.fixture(scope="module")
@@ -105,6 +106,34 @@ def test_what_is_not_seen_again_is_gone_and_what_hangs_is_handed_over(pool, tmp_
     assert {find.seed: find.state for find in store.finds()}[1] == GONE
     assert [bug.kind for bug in store.bugs()] == [HANGS]
     assert (tmp_path / "bugs" / store.bugs()[0].name / "program.py").read_text() == right
+    inquiry.close()
+
+
+def test_what_looks_like_no_known_bug_comes_first_then_the_most_severe(pool, tmp_path):
+    store = Store(tmp_path, create=True)
+    text = TEXT.format(operation="*").replace("flip(0)", "{operation}")
+    finds = (
+        ("flip(0)", "layout"),
+        ("flip(0)", "wrong"),
+        ("roll(1)", "layout"),
+        ("roll(1)", "fails"),
+        ("neg()", "wrong"),
+    )
+    for seed, (operation, severity) in enumerate(finds):
+        answer = {"status": "differs", "severity": severity, "kind": "value", "signatures": [], "options": OPTIONS}
+        store.add(seed, answer, text.format(operation=operation), 1.0)
+    bug = Bug(
+        name="flips", kind="integer", stage="", part="", switch={}, severity="wrong", text=SMALL, script="", at=1.0
+    )
+    store.add_bug(bug)
+    inquiry = Inquiry(store, pool, Others(blame=lambda *_: None), known=[])
+    assert inquiry.next_find({3}).seed == 1
+    store.settle(1, SETTLED, bug="flips")  # From now on others that flip have seen one like them.
+    order = []
+    while (find := inquiry.next_find()) is not None:
+        order.append(find.seed)
+        store.settle(find.seed, GONE)
+    assert order == [3, 4, 2, 0]
     inquiry.close()
 
 

@@ -137,7 +137,7 @@ def test_what_is_undefined_is_refused(value, reason):
 
 
 def test_operations_are_told_by_name():
-    assert program_calls(TEXT) == ["cumsum", "mod", "setitem", "slice"]
+    assert program_calls(TEXT) == ("cumsum", "mod", "setitem", "slice")
     assert "view" not in calls_in(TEXT)
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from torchparity import UsageError
 from torchparity.hunting.roots import Known, name_of, read_known, same_root
-from torchparity.hunting.store import GONE, NEW, SETTLED, Bug, Store
+from torchparity.hunting.store import NEW, SETTLED, Bug, Store
 
 PROGRAM = "x = 1\n"
 WRITER = """
@@ -91,17 +91,6 @@ def test_seeds_without_an_answer_are_found_again(tmp_path):
         store.add(seed, answer("same"), "", 0.0)
     assert store.missing_seeds(10) == [12, 13]
     assert store.next_seed(10) == 15
-
-
-def test_the_most_severe_find_comes_first(tmp_path):
-    store = Store(tmp_path, create=True)
-    for seed, severity in enumerate(("layout", "wrong", "fails", "wrong")):
-        store.add(seed, answer("differs", severity=severity), "", 0.0)
-    order = []
-    while (find := store.next_find()) is not None:
-        order.append(find.seed)
-        store.settle(find.seed, GONE)
-    assert order == [2, 1, 3, 0]
 
 
 def test_a_newer_store_is_refused(tmp_path):

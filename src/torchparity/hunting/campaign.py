@@ -243,7 +243,7 @@ class Campaign:
     def _settle_finds(self) -> None:
         while not self.over.is_set() and not self._late():
             with self._choosing:
-                find = self.store.next_find(self._taken)
+                find = self.inquiry.next_find(self._taken)
                 self._taken |= {find.seed} if find is not None else set()
             if find is not None:
                 self._settle(find)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -14,12 +15,12 @@ import torch
 
 from torchparity.hunting.delivery import Found, deliver
 from torchparity.hunting.jobs import Answer, request_of, told
-from torchparity.hunting.roots import Known, name_of, program_calls, root_of, same_root, sort_of
-from torchparity.hunting.store import GONE, LIKELY, SETTLED, UNSHOWN, Bug, Find, Store
+from torchparity.hunting.roots import Known, looks_like, name_of, program_calls, root_of, same_root
+from torchparity.hunting.store import GONE, LIKELY, NEW, SETTLED, UNSHOWN, Bug, Find, Store
 from torchparity.minifier.programs import Asking, Shown
 from torchparity.programs.script import HANGS
 from torchparity.programs.small import Budget
-from torchparity.records import Blame, Signature, Since
+from torchparity.records import Blame, Severity, Signature, Since
 from torchparity.repro.plain import what_fails
 from torchparity.run.environment import environment
 from torchparity.workers.pool import Pool
@@ -70,15 +71,26 @@ class Inquiry:
         else:
             self._make_small(find)
 
+    def next_find(self, taken: Collection[int] = ()) -> Find | None:
+        """Return the find to look into next, of those that nobody has taken.
+
+        What looks like no bug that is known by now comes first, then the most severe, then the oldest.
+        """
+        order = [severity.value for severity in reversed(Severity)]
+        free = [find for find in self.store.finds(NEW) if find.seed not in taken]
+        counted = Counter(find.bug for find in self.store.finds(SETTLED))
+        bugs = self.store.bugs()
+
+        def place(find: Find) -> tuple[int, int, int]:
+            seen = sum(counted[bug.name] for bug in like(bugs, find))
+            return seen, order.index(find.answer["severity"]), find.seed
+
+        return min(free, key=place, default=None)
+
     def _likely(self, find: Find) -> Bug | None:
         """Return a bug that was looked into often enough, and of which this is likely one more."""
-        calls = set(program_calls(find.text))
-        counted = [other.bug for other in self.store.finds(SETTLED)]
-        for bug in self.store.bugs():
-            alike = sort_of(bug.kind) == sort_of(find.answer["kind"]) and set(program_calls(bug.text)) <= calls
-            if alike and counted.count(bug.name) >= ENOUGH:
-                return bug
-        return None
+        counted = Counter(other.bug for other in self.store.finds(SETTLED))
+        return next((bug for bug in like(self.store.bugs(), find) if counted[bug.name] >= ENOUGH), None)
 
     def _make_small(self, find: Find) -> None:
         request, pinned = request_of(dict(find.options)), signature_of(find.answer)
@@ -150,6 +162,12 @@ class Inquiry:
         deliver(self.store.folder, found)
         self.store.add_bug(bug)
         self.store.settle(find.seed, SETTLED if shown is not None else UNSHOWN, bug=bug.name)
+
+
+def like(bugs: Iterable[Bug], find: Find) -> list[Bug]:
+    """Return the bugs of which a find may be one more."""
+    calls = program_calls(find.text)
+    return [bug for bug in bugs if looks_like(bug, find.answer["kind"], calls)]
 
 
 def signature_of(answer: Mapping[str, Any]) -> Signature:

@@ -27,7 +27,7 @@ Answer = dict[str, Any]
 BATCH_JOB = "torchparity.hunting.jobs:batch_job"
 PRELOAD = ("torchparity.hunting.jobs", "torchparity.judge.isolated")
 # Whoever settles a find goes first: it is one process beside a crowd.
-DRAWING = 5
+DRAWING = 10
 # What a hunt says of a program beside same, differs and unknown: the checker itself failed.
 ERROR = "error"
 # A feature that is a counter of the compiler which a program has moved: a pass, a pattern, a fallback.

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import ast
 import fnmatch
+import functools
 import re
 import tomllib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -94,11 +95,12 @@ def calls_in(text: str) -> list[str]:
     )
 
 
-def program_calls(text: str) -> list[str]:
+@functools.lru_cache(maxsize=10_000)
+def program_calls(text: str) -> tuple[str, ...]:
     """Return the operations of the function alone, not those that make its inputs."""
     tree = ast.parse(text)
     tree.body = [node for node in tree.body if not (isinstance(node, ast.FunctionDef) and node.name == "make")]
-    return calls_in(ast.unparse(tree))
+    return tuple(calls_in(ast.unparse(tree)))
 
 
 def root_of(kind: str, blame: Blame | None, text: str, signature: Mapping[str, Any]) -> tuple[str, ...]:
@@ -113,6 +115,11 @@ def same_root(bug: Bug, root: Sequence[str]) -> bool:
     """Tell whether a root cause is that of a bug; wrong numbers are wrong numbers, in a float or an integer."""
     kind, *rest = (*root, "")[:4]
     return sort_of(bug.kind) == sort_of(kind) and [bug.stage, bug.part, " ".join(sorted(bug.switch))] == rest
+
+
+def looks_like(bug: Bug, kind: str, calls: Collection[str]) -> bool:
+    """Tell whether a find may be one more of a bug: numbers as wrong, and all operations of its smallest program."""
+    return sort_of(bug.kind) == sort_of(kind) and set(program_calls(bug.text)) <= set(calls)
 
 
 def sort_of(kind: str) -> str:

@@ -6,14 +6,13 @@ import json
 import sqlite3
 import threading
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from torchparity.errors import UsageError
-from torchparity.records import Severity
 
 FILE = "hunt.db"
 # Programs that have no verdict, each a file with the reason at its head: what the checker cannot say is to be mended.
@@ -197,12 +196,6 @@ class Store:
             for row in rows
         ]
         return [find for find in found if state in (None, find.state)]
-
-    def next_find(self, taken: Collection[int] = ()) -> Find | None:
-        """Return the find to look into next, of those that nobody has taken: the most severe first, then the oldest."""
-        order = [severity.value for severity in reversed(Severity)]
-        free = [find for find in self.finds(NEW) if find.seed not in taken]
-        return min(free, key=lambda find: (order.index(find.answer["severity"]), find.seed), default=None)
 
     def settle(self, seed: int, state: str, **facts: Any) -> None:
         """Note what became of a find."""
