@@ -40,6 +40,19 @@ def test_a_program_is_judged(asking):
     assert asking.ways(REFUSED, EAGER) == set()
 
 
+def test_a_process_that_dies_in_eager_after_the_compiled_code_has_run_says_so(asking):
+    later = WRONG.replace(
+        "    b = a.cos()", "    if not torch.compiler.is_compiling() and stale(): os.abort()\n    b = a.cos()"
+    )
+    later = later.replace(
+        "def program", "def stale():\n    return bool(torch._dynamo.utils.counters['stats'])\n\ndef program"
+    )
+    verdict = asking.verdict(later, EAGER)
+    assert verdict.status is Status.UNKNOWN
+    assert "no answer: the process is killed by SIGABRT during" in verdict.reasons[0]
+    assert "the compiled model had run in it" in verdict.reasons[0]
+
+
 def test_the_first_that_fails_so_is_found_past_those_that_die(asking):
     wanted = {Signature(kind="value")}
     assert asking.first([RIGHT, NOT_PYTHON, CRASHES, REFUSED, WRONG, RIGHT], EAGER, wanted) == 4

@@ -70,6 +70,7 @@ class Ground:
         self.random_after: RandomState | None = None
         self.patience = LEAST_PATIENCE
         self.planned = 2 + min(FIRST_RUNS, settings.noise_runs) + settings.candidate_runs
+        self.candidate_ran = False
 
     @property
     def draws_random_numbers(self) -> bool:
@@ -147,9 +148,11 @@ class Ground:
         """Tell whoever watches which run is about to start."""
         self.planned = max(self.planned, len(self.records) + 1)
         if self.settings.progress is not None:
+            number, after = len(self.records) + 1, self.candidate_ran
             self.settings.progress(
-                Progress(run=len(self.records) + 1, runs=self.planned, name=name, candidate=candidate)
+                Progress(run=number, runs=self.planned, name=name, candidate=candidate, after_candidate=after)
             )
+        self.candidate_ran |= candidate
 
     def record(self, name: str, ending: Ending) -> None:
         """Keep how a run ended."""

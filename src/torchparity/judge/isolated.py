@@ -123,6 +123,8 @@ def verdict_of(outcome: Outcome, *, subject: str, backend: str) -> Verdict:
             phase=name,
             traceback=last_words(outcome.output),
         )
+    elif event is not None and event.after_candidate and own_fault:
+        why = f"{why}; {reasons.died_later()}"
     elif outcome.error is not None:
         told = outcome.error
         failure = Failure(type=told.type, message=told.message, stage="worker", phase=name, traceback=told.traceback)

@@ -308,3 +308,8 @@ def crashed(backend: str, how: str) -> str:
 def no_answer(how: str, phase: str) -> str:
     """The process that was to answer did not."""
     return f"no answer: the process {how}" + (f" during '{phase}'" if phase else " before the first run")
+
+
+def died_later() -> str:
+    """A process that has run the compiled model dies by itself in a run of eager's."""
+    return "the compiled model had run in it: code that writes outside of its memory ends a process like this, later"

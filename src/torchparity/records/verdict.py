@@ -285,12 +285,16 @@ class Verdict:
 
 @dataclass(frozen=True, kw_only=True)
 class Progress:
-    """Which run of how many is about to start, or in the midst of it a `bundle` that was written for who wants it."""
+    """Which run of how many is about to start, or in the midst of it a `bundle` that was written for who wants it.
+
+    `candidate` tells that it is the compiled model's, `after_candidate` that such a run was made in this process.
+    """
 
     run: int
     runs: int
     name: str
     candidate: bool = False
+    after_candidate: bool = False
     bundle: str = ""
 
 
