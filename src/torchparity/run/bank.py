@@ -44,6 +44,7 @@ def noise_seed(seed: int) -> int:
 
 
 def draw_ahead(seed: int) -> None:
-    """Have the banks of a check of float32 with a seed ready in this process, and in those that are forked from it."""
-    for dtype, steps in ((torch.float32, 0), (torch.int32, 1), (torch.int32, 2)):
+    """Have the banks of a check with a seed ready in this process, and in those that are forked from it."""
+    bits = [(dtype, steps) for dtype in (torch.int16, torch.int32, torch.int64) for steps in (1, 2)]
+    for dtype, steps in ((torch.float32, 0), *bits):
         _ahead[seed, dtype, steps] = _draw(seed, dtype, steps)
