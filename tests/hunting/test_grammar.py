@@ -5,11 +5,11 @@ from collections import Counter
 import pytest
 import torch
 
-from torchparity.hunting.grammar import Writer
+from torchparity.hunting.grammar import SHARES, Writer
 from torchparity.hunting.inquiry import title_of
 from torchparity.hunting.roots import calls_in, program_calls
 from torchparity.hunting.scope import Undefined, refuse_useless, shares_elements
-from torchparity.hunting.templates import TEMPLATES, UNDEFINED
+from torchparity.hunting.templates import TABLES, TEMPLATES, UNDEFINED
 from torchparity.run.target import as_subject
 
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -74,6 +74,10 @@ def test_nearly_every_form_is_drawn(drawn):
     forms = {template.name for template in TEMPLATES}
     missing = forms - set(drawn[1])
     assert len(missing) < 0.15 * len(forms), sorted(missing)
+
+
+def test_every_table_has_a_share():
+    assert set(SHARES) == set(TABLES)
 
 
 def test_what_is_left_out_has_a_reason(drawn):

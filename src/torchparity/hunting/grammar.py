@@ -31,6 +31,10 @@ MOST_OF_A_MODEL = 1 << 18
 HOLE = re.compile(r"\{(\w+?)(0?)\}")
 RESULT = "r"
 WRITES = "write"
+# How many of a hundred and ten lines come from each table.
+SHARES = {
+    "view": 18, "pointwise": 24, "constant": 6, "reduction": 17, "indexing": 12, "write": 16, "layer": 15, "python": 2,
+}  # fmt: skip
 # How many of a hundred programs are a module that holds some of its inputs, and how many are called several times.
 MODULES, CALLS = 10, 8
 # What a program is compiled with beside the defaults, and how often of a hundred.
@@ -156,9 +160,7 @@ class Writer:
         return line, template, f"{PAIR}{template.name}/{dtype}"
 
     def _template(self) -> Template:
-        table = self.random.choices(
-            ("view", "pointwise", "reduction", "indexing", "write", "layer", "python"), (18, 26, 17, 12, 16, 15, 2)
-        )[0]
+        table = self.random.choices(list(SHARES), list(SHARES.values()))[0]
         forms = [template for template in TEMPLATES if template.table == table]
         return self.random.choices(forms, [self._weight(form.name) for form in forms])[0]
 
@@ -285,7 +287,7 @@ class Writer:
         return f"({self.random.choice(divisors or [1])}, -1)" if self._first.numel() else "(0, -1, 1)"
 
     def _scalar(self) -> str:
-        return self.random.choice(("2", "-1", "3", "0.5", "1.5", "-2.0", "True", "1", "7", "0.1"))
+        return self.random.choice(("2", "-1", "3", "0.5", "1.5", "-2.0", "True", "1", "7", "0.1", "-0.3"))
 
     def _position(self) -> str:
         return str(self.random.choice((0, 0, -1, 1)))

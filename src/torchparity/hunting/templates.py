@@ -162,7 +162,15 @@ POINTWISE = lines("""
     {n} + torch.tensor({s}, dtype={dtype})
     {n}.clone()
     {x}.clone(memory_format=torch.contiguous_format)
+    torch.tril({x}, {k})
+    torch.triu({x}, {k})
+    torch.zeros({shape}).copy_({n})
+""")
+
+# Tensors whose numbers a compiler knows: it folds them, and has patterns and index arithmetic of its own for them.
+CONSTANTS = lines("""
     torch.full_like({x}, {k})
+    torch.full_like({n}, {p}, dtype={dtype})
     torch.full({shape}, {s})
     torch.full({shape}, {k}, dtype={dtype})
     torch.zeros_like({x}) + {y}
@@ -173,9 +181,6 @@ POINTWISE = lines("""
     torch.eye({p}, {p})
     {n}.new_zeros({shape}) + {s}
     {x}.new_full({shape}, {s})
-    torch.tril({x}, {k})
-    torch.triu({x}, {k})
-    torch.zeros({shape}).copy_({n})
 """)
 
 REDUCTIONS = lines("""
@@ -347,8 +352,8 @@ PYTHON = lines("""
 PAIR = "with:"
 
 TABLES: dict[str, tuple[str, ...]] = {
-    "view": VIEWS, "pointwise": POINTWISE, "reduction": REDUCTIONS, "indexing": INDEXING, "write": WRITES,
-    "layer": LAYERS, "python": PYTHON,
+    "view": VIEWS, "pointwise": POINTWISE, "constant": CONSTANTS, "reduction": REDUCTIONS, "indexing": INDEXING,
+    "write": WRITES, "layer": LAYERS, "python": PYTHON,
 }  # fmt: skip
 
 # Results that eager itself does not define, or that a rounding decides: thrown away, with the reason counted.
