@@ -10,10 +10,10 @@ import pytest
 
 import torchparity
 from torchparity.errors import ResourceError
-from torchparity.hunting.campaign import Campaign, Plan, places
+from torchparity.hunting.campaign import WORN, Campaign, Plan, places, worn
 from torchparity.hunting.inquiry import Inquiry, Others
 from torchparity.hunting.jobs import PRELOAD, draw_and_judge, request_of
-from torchparity.hunting.store import GONE, LIKELY, NEW, SETTLED, STUCK, Bug, Store
+from torchparity.hunting.store import GONE, LIKELY, NEW, SETTLED, STUCK, Bug, Find, Store
 from torchparity.minifier.programs import Asking
 from torchparity.programs.script import HANGS
 from torchparity.records import Since
@@ -228,6 +228,17 @@ def test_two_hunts_do_not_share_a_folder_and_one_that_is_ended_says_what_it_leav
         assert first.returncode == 130
     finally:
         first.kill()
+
+
+def test_what_shows_a_bug_once_more_is_drawn_less():
+    def find(seed, bug, *features):
+        return Find(seed=seed, text="", options={}, answer={"features": [*features, "fired:x", "with:y"]}, bug=bug)
+
+    first, other = find(1, "lost", "view:t", "write:add_"), find(2, "wrong", "view:t")
+    unsettled = find(3, "", "view:t", "layer:relu")
+    assert not worn([first, other, unsettled])
+    again = [find(number, "lost", "write:add_", "write:add_") for number in (4, 5)]
+    assert worn([first, other, unsettled, *again]) == {"write:add_": 2 * WORN}
 
 
 def test_what_is_wanted_more_is_drawn_more(tmp_path):

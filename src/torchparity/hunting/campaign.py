@@ -7,7 +7,8 @@ import json
 import shutil
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass, field
 from typing import Any
@@ -31,6 +32,8 @@ DRAWN = "drawn"
 OPERATORS = "operators"
 # How fast it is forgotten that a form made something rare fire.
 WEARING = 0.3
+# How many draws a form counts as for each program in which it only showed a bug once more.
+WORN = 10
 PROGRAM_SECONDS = 120.0
 OPERATORS_SECONDS = 600.0
 TICK = 0.5
@@ -74,6 +77,19 @@ def settlers(workers: int) -> int:
 def places(workers: int) -> int:
     """Return how many processes a campaign's pool needs: for the crowds, for questions about finds, for one more."""
     return workers * CROWD + settlers(workers) * Budget().together + 1
+
+
+def worn(finds: Iterable[Find]) -> Counter[str]:
+    """Return what the forms in programs that showed a bug once more count as having been drawn: they hide others."""
+    seen: set[str] = set()
+    counted: Counter[str] = Counter()
+    for find in finds:
+        if find.bug in seen:
+            features = {name for name in find.answer.get("features", ()) if not name.startswith((FIRED, PAIR))}
+            counted.update(dict.fromkeys(features, WORN))
+        elif find.bug:
+            seen.add(find.bug)
+    return counted
 
 
 class Campaign:
@@ -183,7 +199,7 @@ class Campaign:
 
     def _submit(self, seeds: list[int]) -> Future[Outcome]:
         payload = {
-            "seeds": seeds, "folder": str(self.drawn.resolve()), "counts": dict(self.counts),
+            "seeds": seeds, "folder": str(self.drawn.resolve()), "counts": dict(self.counts + worn(self.store.finds())),
             "liked": dict(self.liked),
             "options": dict(self.plan.options), "openings": str((self.store.folder / OPENINGS).resolve()),
             "share": self.plan.share, "special": self.plan.special, "builder": self.plan.builder,
