@@ -37,8 +37,8 @@ WORN = 10
 PROGRAM_SECONDS = 120.0
 OPERATORS_SECONDS = 600.0
 TICK = 0.5
-# One of so many workers settles finds.
-SETTLERS = 3
+# How many finds are settled at once: as many as there are workers, up to two, and one for every three of them.
+SETTLERS, SHARE = 2, 3
 # Programs at once for each worker: most of them wait until their kernels are built, together.
 CROWD = 6
 # How long a find that is being settled may go on when time is up, in seconds.
@@ -71,7 +71,7 @@ class Plan:
 
 def settlers(workers: int) -> int:
     """Return how many finds are settled at once."""
-    return max(1, workers // SETTLERS)
+    return max(min(SETTLERS, workers), workers // SHARE)
 
 
 def places(workers: int) -> int:
