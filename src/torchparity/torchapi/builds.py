@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import hashlib
+import os
 import shlex
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -14,6 +16,8 @@ from torchparity.torchapi.door import lookup
 
 # How the file of a kernel with its Python bindings ends, and the function in it that Python looks for.
 KERNEL_FILE, KERNEL_MODULE = ".main.cpp", "PyInit_kernel("
+# What says which precompiled header a kernel takes, and makes it where there is none.
+HEADERS = "torch._inductor.codecache._precompile_header"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,10 +48,32 @@ def build_of(command: str, target: str) -> Build | None:
     return Build(source=sources[0], target=target, compiler=compiler, arguments=tuple(rest))
 
 
-def find_headers() -> None:
-    """Have inductor find the headers that it has precompiled for its kernels, if ever it did: 0.4 s, once."""
-    if Path(lookup("torch._inductor.codecache._HEADER_DIR")).is_dir():
-        lookup("torch._inductor.codecache.CppPythonBindingsCodeCache").load_async("void kernel() {}")
+def remember_headers(folder: Path) -> None:
+    """Have whoever compiles here, and in forks of here, share what they find out of inductor's precompiled headers.
+
+    Which of them a kernel takes is found out by a run of the C++ compiler, 0.4 to 1.2 s in every process: inductor
+    sees to it that no file has changed. While a folder is in use, none does.
+    """
+    original = lookup(HEADERS)
+
+    @functools.wraps(original)
+    def known(*words: Any, **options: Any) -> Any:
+        asked = repr((words, sorted(options.items())))
+        answer = folder / hashlib.sha256(asked.encode()).hexdigest()
+        with contextlib.suppress(OSError):
+            header = answer.read_text(encoding="utf-8")
+            if Path(header).is_file():
+                return header
+        found = original(*words, **options)
+        with contextlib.suppress(OSError):
+            folder.mkdir(parents=True, exist_ok=True)
+            partial = answer.with_suffix(f".{os.getpid()}")
+            partial.write_text(found, encoding="utf-8")
+            partial.replace(answer)
+        return found
+
+    module, _, name = HEADERS.rpartition(".")
+    setattr(lookup(module), name, known)
 
 
 @contextlib.contextmanager

@@ -329,6 +329,8 @@ def main(descriptor: int, root: Path, settings: Mapping[str, Any]) -> None:
     server.heed_signals()
     warmup.warm_up(settings["preload"], compilers=settings["compilers"], still_wanted=server.still_wanted)
     warmup.copy_probes(root / PROBES)
+    if settings["compilers"]:
+        warmup.share_headers(root)
     asked = settings["spares"]
     server.spares = Spares(most=warmup.SPARES * torchapi.has_gpu() if asked is None else asked, prepare=prepare)
     for name, value in settings["environment"].items():

@@ -27,6 +27,8 @@ from torchparity.workers.connection import GRAPHS_OFF
 # Processes that wait for a query with a GPU that is started.
 SPARES = 2
 CACHE = "TORCHINDUCTOR_CACHE_DIR"
+# The folder of what a server's queries have found out of precompiled headers.
+HEADERS = "headers"
 # The file that remembers that all vector instructions of a machine work.
 VECTORS_WORK = "vectors-work"
 # Not torch's, and imported by it in the middle of a compilation.
@@ -70,7 +72,6 @@ def _steps() -> Iterator[Callable[[], Any]]:
     for name in (*torchapi.COMPILER_MODULES, *OTHERS):
         yield functools.partial(_attempt, name)
     yield from (torchapi.list_backends, platform.platform, _probe_vector_instructions, _forget_function_names)
-    yield torchapi.find_headers
     if not torchapi.has_gpu():  # Tracing the patterns would start CUDA, and no fork could use it then.
         yield functools.partial(_trace_patterns, torch.device("cpu"))
 
@@ -178,6 +179,12 @@ def probes() -> Path | None:
     """Return the folder of the probes, in torch's own cache."""
     cache = _attempt(torchapi.CACHE_FOLDER)
     return Path(cache()) / "torchparity-probes" if cache is not None else None
+
+
+def share_headers(root: Path) -> None:
+    """Have queries tell each other, through a server's folder, which precompiled header their kernels take."""
+    with contextlib.suppress(TorchVersionError):
+        torchapi.remember_headers(root / HEADERS)
 
 
 def copy_probes(target: Path) -> None:
