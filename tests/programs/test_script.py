@@ -1,6 +1,7 @@
 """The script of a program: text that is Python, for every kind of difference."""
 
 import pytest
+import torch
 
 from torchparity.programs.script import HANGS, pieces_of, scripts
 from torchparity.records import Kind
@@ -143,3 +144,40 @@ def test_a_function_that_takes_nothing_may_stand_alone(returned):
     assert (pieces.function, pieces.calls) == (returned, [[]])
     (first, *_) = scripts(ALONE.format(returned="program"), "value", [], request_for("check", {"backend": "eager"}))
     exec(compile(first.text, "repro.py", "exec"), {})
+
+
+def twice(a):
+    return a + 1, (a + 1).detach()
+
+
+def halves(a):
+    return (a + 1).tensor_split(2)
+
+
+def transposes(a):
+    a.t_()
+
+
+LOST_FACTS = [
+    # What is lost: memory that two results share, a result's that is an input's, one that nobody shares.
+    ("alias", "output[1]", halves, lambda a: tuple(part.clone() for part in halves(a))),
+    ("alias", "output", lambda a: a[1:], lambda a: a[1:].clone()),
+    ("alias", "output[0]", lambda a: [a.clone(), 3], lambda a: [a, 3]),
+    ("stride", "output", lambda a: a.t(), lambda a: a.t().contiguous()),
+    ("stride", "input.args[0]", transposes, lambda a: None),
+    ("requires_grad", "output[1]", twice, lambda a: (a + 1, a + 1)),
+    ("requires_grad", "input.args[0]", lambda a: a.detach_(), lambda a: a),
+]
+
+
+@pytest.mark.parametrize(("kind", "leaf", "eager", "broken"), LOST_FACTS)
+def test_a_script_shows_a_fact_that_is_lost_wherever_it_is(kind, leaf, eager, broken, monkeypatch):
+    made = "torch.ones(4, 3).requires_grad_(LEARNS) + 0"
+    text = f"def program(a):\n    return eager(a)\n\ndef make():\n    return program, ({made},)\n"
+    (script,) = scripts(text, kind, (leaf,), request_for("check", {}))
+    names = {"eager": eager, "LEARNS": kind == "requires_grad"}
+    monkeypatch.setattr(torch, "compile", lambda function: function)
+    exec(script.text, dict(names))
+    monkeypatch.setattr(torch, "compile", lambda function: broken)
+    with pytest.raises(AssertionError):
+        exec(script.text, dict(names))

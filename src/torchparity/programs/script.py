@@ -171,7 +171,7 @@ def bodies(pieces: Pieces, kind: str, leaves: Sequence[str]) -> Iterator[list[st
     """Yield what a run does with the inputs, and what it gives back."""
     call, listed = pieces.call, f"[{', '.join(pieces.arguments)}]"
     held = f"[{', '.join([*pieces.arguments, '*module.parameters()'])}]" if pieces.module else listed
-    results = [f"results = {call}", "results = results if isinstance(results, tuple) else (results,)"]
+    results = [f"results = {call}", "results = results if isinstance(results, (tuple, list)) else (results,)"]
     if len(pieces.calls) > 1:
         flat = "part for each in results for part in (each if isinstance(each, tuple) else (each,))"
         results[1] = f"results = [{flat}]"
@@ -179,15 +179,19 @@ def bodies(pieces: Pieces, kind: str, leaves: Sequence[str]) -> Iterator[list[st
         "(part * torch.arange(1, part.numel() + 1).view(part.shape)).sum() for part in results if part.requires_grad"
     )
     backward = [*results, f"sum({wanted}).backward()"]
-    shares = "part.untyped_storage().data_ptr() == given.untyped_storage().data_ptr()"
+    tensors, parts = f"({', '.join([*pieces.arguments, '*results'])})", "results"
+    if kind == Kind.ALIAS.value or any("input" in leaf for leaf in leaves):
+        # What a program writes to is looked at as well; a result may be anything.
+        parts = f"{tensors} if isinstance(part, torch.Tensor)"
+    owners = f"owners = [part.untyped_storage().data_ptr() for part in {parts}]"
     ways = {
         "output": [f"return {call}"],
         "input": [call, f"return {listed}"],
         "grad": [*backward, f"return [given.grad for given in {held} if given.grad is not None]"],
         "buffer": [call, "return [*module.buffers()]"],
-        Kind.STRIDE.value: [*results, "return [part.stride() for part in results]"],
-        Kind.ALIAS.value: [*results, f"return [{shares} for part in results for given in {listed}]"],
-        Kind.REQUIRES_GRAD.value: [*results, "return [part.requires_grad for part in results]"],
+        Kind.STRIDE.value: [*results, f"return [part.stride() for part in {parts}]"],
+        Kind.ALIAS.value: [*results, owners, "return [one == other for one in owners for other in owners]"],
+        Kind.REQUIRES_GRAD.value: [*results, f"return [part.requires_grad for part in {parts}]"],
     }
     if kind in (Kind.RAISES.value, Kind.ACCEPTS_INVALID.value, Kind.CRASHES.value, HANGS):
         order = ["output", "grad"]
