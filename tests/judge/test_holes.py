@@ -23,6 +23,7 @@ from torchparity.compilers.candidates import Given
 from torchparity.judge.oracle import Oracle
 from torchparity.judge.settings import Settings
 from torchparity.records import Severity, Status
+from torchparity.report.terminal import extent_text
 from torchparity.run.plan import Plan
 from torchparity.run.subject import Subject
 
@@ -255,20 +256,24 @@ class Locked(torch.nn.Module):
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize(
-    ("model", "inputs"),
+    ("model", "inputs", "why"),
     [
-        (lambda x: left_alone(x), lambda: (torch.randn(3),)),
-        (Locked(), lambda: (torch.randn(3),)),
-        (torch.nn.LSTM(4, 4), lambda: (torch.randn(3, 4),)),
-        (lambda x: x * 2, lambda: (torch.randn(5, 5).to_sparse(),)),
+        (lambda x: left_alone(x), lambda: (torch.randn(3),), "disable"),
+        (Locked(), lambda: (torch.randn(3),), "ontext manager"),
+        (torch.nn.LSTM(4, 4), lambda: (torch.randn(3, 4),), "LSTM"),
+        (lambda x: x * 2, lambda: (torch.randn(5, 5).to_sparse(),), "sparse"),
     ],
     ids=["disabled", "lock", "LSTM", "sparse"],
 )
-def test_a_model_of_which_nothing_was_compiled_is_unknown(model: Any, inputs: Callable[[], Any]) -> None:
+def test_a_model_of_which_nothing_was_compiled_is_unknown_and_why(
+    model: Any, inputs: Callable[[], Any], why: str
+) -> None:
     verdict = check(model, inputs(), backend="aot_eager")
 
     assert verdict.status is Status.UNKNOWN
     assert "nothing was compiled" in verdict.reasons[0]
+    assert why in verdict.reasons[1]
+    assert verdict.compiled is not None and any(why in left for left in verdict.compiled.left)
     assert check(model, inputs(), backend="aot_eager", allow_eager=True).status is Status.SAME
 
 
@@ -296,6 +301,14 @@ def test_the_verdict_says_how_much_was_compiled() -> None:
 
     assert whole is not None and (whole.inside, whole.operations, whole.graphs) == (3, 3, 1)
     assert half is not None and (half.inside, half.operations) == (2, 4) and half.share == 0.5
+    assert whole.left == () and any("disable" in left for left in half.left)
+
+
+def test_what_was_left_to_python_is_told_beside_how_much_was_compiled() -> None:
+    half = check(lambda x: left_alone(x.sin().sin()), (torch.randn(3),), backend="eager")
+
+    assert "compiled: 2 of 4 operations, in 1 graph; left to Python: " in extent_text(half)
+    assert "left to Python" not in extent_text(check(torch.sin, (torch.randn(3),), backend="eager"))
 
 
 # --- 4: what is not compared ------------------------------------------------------------------------------

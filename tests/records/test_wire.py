@@ -69,7 +69,7 @@ VERDICT = Verdict(
     failure=Failure(type="E", message="m", stage="run", phase="p", frame="f:1 g", traceback="t", lacking="l"),
     differs_in=(1, 3),
     seconds=1.25,
-    compiled=Extent(inside=3, operations=4, graphs=2),
+    compiled=Extent(inside=3, operations=4, graphs=2, left=("a break",)),
     exact=("output[0]",),
     tuned=(
         Tuned(kernel="mm", shapes="2x2", choices=("aten", "triton"), taken="aten", wrong=("triton",), unusable=("b",)),

@@ -18,6 +18,12 @@ class Coverage:
         self.graphs = 0
         self.calls = 0
         self.operations = 0
+        self._left = torchapi.left_to_python()
+
+    @property
+    def left(self) -> tuple[str, ...]:
+        """Why code was left to Python while this was listening."""
+        return tuple(torchapi.left_to_python() - self._left)
 
     @contextlib.contextmanager
     def listening(self) -> Iterator[None]:

@@ -185,8 +185,8 @@ class Oracle:
         """
         if not self.candidate.traces:
             return
-        coverage, operations = self.coverage, self.ground.operations
-        self.extent = Extent(inside=coverage.operations, operations=operations, graphs=coverage.graphs)
+        coverage, operations, left = self.coverage, self.ground.operations, self.coverage.left
+        self.extent = Extent(inside=coverage.operations, operations=operations, graphs=coverage.graphs, left=left)
         self.nothing_compiled = coverage.calls == 0 and (self.ground.reference is None or operations > 0)
 
     # --- the candidate ---------------------------------------------------------------------------
@@ -371,7 +371,8 @@ class Oracle:
             groups = [(tell, [path for path in unknown if noted[path] == note]) for note, tell in told]
             return self._verdict(Status.UNKNOWN, [tell(paths) for tell, paths in groups if paths], reports)
         if self.nothing_compiled and not self.settings.allow_eager:
-            return self._verdict(Status.UNKNOWN, [reasons.nothing_compiled()], reports)
+            left = self.extent.left if self.extent is not None else ()
+            return self._verdict(Status.UNKNOWN, reasons.nothing_compiled(left), reports)
         zeroed = [path for path, report in reports.items() if report.note == FLUSHED]
         if zeroed:
             self.ground.notes.append(reasons.flushed(zeroed))

@@ -237,9 +237,10 @@ def random_without_reference() -> str:
     )
 
 
-def nothing_compiled() -> str:
-    """Say that the compiler was never used."""
-    return "nothing was compiled: no graph ran, so that eager was compared with eager (--allow-eager if you want that)"
+def nothing_compiled(left: Sequence[str]) -> list[str]:
+    """Say that the compiler was never used, and why, where it has told."""
+    why = "nothing was compiled: no graph ran, so that eager was compared with eager (--allow-eager if you want that)"
+    return [why, f"left to Python: {listed(left)} (`torchparity explain` tells where)"] if left else [why]
 
 
 def kinks(paths: Iterable[str]) -> str:

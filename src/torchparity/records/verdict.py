@@ -199,12 +199,14 @@ class Failure:
 class Extent:
     """How much of the model was compiled: operations that ran in graphs, of those that eager runs; and how many graphs.
 
-    Without a reference nobody has counted what eager runs: then `operations` is 0.
+    Without a reference nobody has counted what eager runs: then `operations` is 0. `left` is why code was left to
+    Python, in the compiler's words.
     """
 
     inside: int
     operations: int
     graphs: int
+    left: tuple[str, ...] = ()
 
     @property
     def share(self) -> float | None:

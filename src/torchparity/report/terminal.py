@@ -10,10 +10,12 @@ from rich.markup import escape
 from rich.table import Table
 
 from torchparity.records import UNCHANGED, LeafReport, Severity, Status, Verdict
+from torchparity.report.story import listed
 
 STYLES = {Status.SAME: "bold green", Status.DIFFERS: "bold red", Status.UNKNOWN: "bold yellow"}
 SHOWN_LEAVES = 10
 SHOWN_KERNELS = 4
+SHOWN_BREAKS = 2
 # Columns below which a table shows no more than leaf, kind and score.
 NARROW = 64
 
@@ -69,7 +71,8 @@ def extent_text(verdict: Verdict) -> str:
     graphs = f"{extent.graphs} graph{'s' if extent.graphs != 1 else ''}"
     if extent.share is None:
         return f"compiled: {extent.inside} operations in {graphs}"
-    return f"compiled: {min(extent.inside, extent.operations)} of {extent.operations} operations, in {graphs}"
+    left = f"; left to Python: {listed(extent.left, SHOWN_BREAKS)}" if extent.left and extent.share < 1 else ""
+    return f"compiled: {min(extent.inside, extent.operations)} of {extent.operations} operations, in {graphs}{left}"
 
 
 def tuned_lines(verdict: Verdict) -> list[str]:

@@ -7,6 +7,7 @@ import errno
 import os
 import platform
 import subprocess
+import sys
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
@@ -75,6 +76,8 @@ VECTOR_INSTRUCTIONS = "torch._inductor.cpu_vec_isa"
 VECTORS_WORK = "TORCHINDUCTOR_VEC_ISA_OK"
 CACHE_FOLDER = "torch._inductor.runtime.cache_dir_utils.cache_dir"
 DEFAULT_CACHE_FOLDER = "torch._inductor.runtime.cache_dir_utils.default_cache_dir"
+# Where a reason of Dynamo's names what it is about, and how long that may be to be read in passing.
+BREAK_CONTEXT, LONGEST_CONTEXT = "Developer debug context", 60
 RESULT_CACHES = {
     "inductor.fx_graph_cache": True,
     "inductor.autotune_local_cache": True,
@@ -189,6 +192,24 @@ def compiler_counts() -> Counter[str]:
             short = str(name).splitlines()[0][:80] if str(name) else ""
             found[f"{area}.{short}"] += int(count)
     return found
+
+
+def left_to_python() -> Counter[str]:
+    """Return why Dynamo has left code to Python in this process, in short words of its own, and how often."""
+    found: Counter[str] = Counter()
+    tools = sys.modules.get("torch._dynamo.utils")
+    counters = tools.counters if tools is not None else {}  # Where nobody has compiled, importing it takes seconds.
+    for area in ("graph_break", "unimplemented"):
+        for reason, count in counters.get(area, {}).items():
+            found[reason_in_short(str(reason))] += int(count)
+    return found
+
+
+def reason_in_short(reason: str) -> str:
+    """Return the first line of a reason of Dynamo's, and what it is about where that is short."""
+    lines = [line.strip() for line in reason.splitlines()] or [""]
+    about = next((line.partition(":")[2].strip() for line in lines if line.startswith(BREAK_CONTEXT)), "")
+    return f"{lines[0]} ({about})" if 0 < len(about) <= LONGEST_CONTEXT else lines[0]
 
 
 def is_compile_failure(error: BaseException) -> bool:
