@@ -21,7 +21,7 @@ DTYPES = (torch.float32, torch.int64, torch.bool, torch.complex64)
 SAMPLES = 8
 MOST_ELEMENTS = 4096
 # Results that are drawn, that eager leaves open, or that depend on the order in which equal indices are written; and
-# what trusts its caller (indices inside of a tensor, boundaries in order, pivots): inputs that are varied may be others.
+# what trusts its caller (indices inside of a tensor, boundaries in order, pivots): varied inputs may be others.
 OPEN = re.compile(
     r"empty|resize|rand|bernoulli|multinomial|normal\b|normal_|dropout|uniform|exponential|cauchy|geometric|rrelu|"
     r"fractional_max|set_$|pin_memory|item$|tolist|^scatter$|index_copy|index_put|^put$|max_unpool|"
