@@ -82,6 +82,7 @@ def exported():
     return torch.export.export(torch.nn.Linear(3, 3), (x,)).module(), (x,)
 '''
 FAULTY = """
+import ctypes, os
 import torch
 from torch._dynamo import register_backend
 
@@ -89,6 +90,16 @@ from torch._dynamo import register_backend
 @register_backend
 def off_by_one(graph, inputs):
     return lambda *args: [value + 1 for value in graph(*args)]
+
+
+@register_backend
+def crashing(graph, inputs):
+    return lambda *args: ctypes.string_at(0)
+
+
+@register_backend
+def vanishing(graph, inputs):
+    return lambda *args: os._exit(0)
 
 
 def make():
@@ -120,6 +131,9 @@ TABLE = {
     "the model leaves with 1": (("check", "model.py:leaves_with_1", *AOT), 125, "raises SystemExit: 1"),
     "the model vanishes": (("check", "model.py:vanishes", *AOT), 125, "past every handler"),
     "the model crashes": (("check", "model.py:crashes", *AOT), 125, "died of SIGSEGV"),
+    "the model crashes here": (("check", "model.py:crashes", *AOT, "--no-isolate"), 125, "hint: add --isolate"),
+    "the compiled model crashes": (("check", "faulty.py:make", "--backend", "crashing", "-q"), 1, "killed by SIGSEGV"),
+    "the compiled model vanishes": (("check", "faulty.py:make", "--backend", "vanishing", "-q"), 1, "DIFFERS"),
     "the model vanishes in capture": (("capture", "model.py:vanishes", *AOT[:2]), 125, "past every handler"),
     "the model leaves in explain": (("explain", "model.py:leaves", *AOT), 125, "SystemExit"),
     "the model raises": (("check", "model.py:raises", *AOT), 125, "ZeroDivisionError"),
@@ -286,7 +300,7 @@ def test_a_narrow_table_keeps_kind_and_score(folder: Path) -> None:
 
 
 def test_a_pipe_is_as_wide_as_a_line(folder: Path) -> None:
-    ended = run(folder, *TABLE["the model vanishes"][0])
+    ended = run(folder, *TABLE["the model vanishes in capture"][0])
     told = run(folder, *TABLE["scripted"][0], env={"COLUMNS": None})
 
     assert "hint: add --isolate" in ended.stderr

@@ -111,7 +111,7 @@ def begin(*, watch: bool = False) -> None:
         if watch:
             from torchparity.cli.watched import watched
 
-            code = watched(run)
+            code = watched(run, apart if sys.argv[1] == "check" and not said_where(sys.argv) else None)
         else:
             code = run()
         output.flush()
@@ -124,6 +124,17 @@ def begin(*, watch: bool = False) -> None:
         say("interrupted")
         code = INTERRUPTED
     sys.exit(code)
+
+
+def said_where(words: list[str]) -> bool:
+    """Tell whether a command line says in which process the model is to run."""
+    return any(word in ("--isolate", "--no-isolate") for word in words)
+
+
+def apart() -> int:
+    """Run the command in this process, and what it calls of the user's in another one."""
+    sys.argv.insert(2, "--isolate")
+    return run()
 
 
 def run() -> int:

@@ -17,8 +17,11 @@ FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signa
 FROM_A_PROCESS = 0
 
 
-def watched(work: Callable[[], int]) -> int:
-    """Do the work in a child of this process; return its exit code, or say how it ended without one."""
+def watched(work: Callable[[], int], otherwise: Callable[[], int] | None = None) -> int:
+    """Do the work in a child of this process; return its exit code, or say how it ended without one.
+
+    Where it ended by its own doing, `otherwise` may have an answer: it runs no code of the user's in this process.
+    """
     reading, writing = os.pipe()
     signals = {*FORWARDED, signal.SIGCHLD}
     signal.pthread_sigmask(signal.SIG_BLOCK, signals)
@@ -43,7 +46,7 @@ def watched(work: Callable[[], int]) -> int:
     if signal.SIGINT in heard:  # It may have met the child where Python cannot raise, and ended it.
         print("interrupted", file=sys.stderr)
         return INTERRUPTED
-    return _ended(status)
+    return _ended(status, otherwise)
 
 
 def _wait(child: int, signals: set[signal.Signals]) -> tuple[int, set[int]]:
@@ -60,16 +63,21 @@ def _wait(child: int, signals: set[signal.Signals]) -> tuple[int, set[int]]:
             return status, heard
 
 
-def _ended(status: int) -> int:
-    """Say how a process ended that did not come to its end."""
+def _ended(status: int, otherwise: Callable[[], int] | None) -> int:
+    """Say how a process ended that did not come to its end, and ask otherwise where that makes sense."""
     if os.WIFSIGNALED(status):
         number = os.WTERMSIG(status)
         if number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
             signal.signal(number, signal.SIG_DFL)
             os.kill(os.getpid(), number)
+        if number == signal.SIGKILL:  # Somebody else's doing, or the machine's for want of memory.
+            otherwise = None
         how = f"died of {signal.Signals(number).name}"
     else:
         how = f"was left with {os.WEXITSTATUS(status)}, past every handler"
+    if otherwise is not None:
+        print(f"the process {how} while it ran the model: asked again in one of its own (--isolate)", file=sys.stderr)
+        return otherwise()
     print(f"error: the process {how} while it ran the model: that is no verdict", file=sys.stderr)
     print("hint: add --isolate, which runs it in a process of its own and says which run ended it", file=sys.stderr)
     return NO_ANSWER
