@@ -13,6 +13,7 @@ from torchparity.errors import INTERRUPTED, NO_ANSWER
 # The child writes this, and its exit code, when it comes to its end by itself.
 DONE = b"done"
 FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
+HINT = "`torchparity check --isolate` runs it in a process of its own and says which run ended it"
 # Sent by a process, not by a terminal: the terminal reaches the child too.
 FROM_A_PROCESS = 0
 
@@ -79,7 +80,7 @@ def _ended(status: int, otherwise: Callable[[], int] | None) -> int:
         print(f"the process {how} while it ran the model: asked again in one of its own (--isolate)", file=sys.stderr)
         return otherwise()
     print(f"error: the process {how} while it ran the model: that is no verdict", file=sys.stderr)
-    print("hint: add --isolate, which runs it in a process of its own and says which run ended it", file=sys.stderr)
+    print(f"hint: {HINT}", file=sys.stderr)
     return NO_ANSWER
 
 
