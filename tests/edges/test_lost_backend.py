@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from warm import command_line
 
 MODEL = """
@@ -15,6 +17,7 @@ def make():
 """
 
 
+@pytest.mark.slow
 def test_a_diagnosis_says_why_no_graph_was_judged(tmp_path):
     (tmp_path / "model.py").write_text(MODEL)
     words = ["diagnose", "model.py:make", "--backend", "lost_one", "--out", "found", "-q"]

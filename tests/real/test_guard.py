@@ -63,13 +63,14 @@ def test_a_right_backend_passes_and_nothing_is_written(model, x, tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_inductor_with_dropout_is_judged_and_passes(model, x, tmp_path):
     backend = guard("inductor", out=tmp_path)
     run(model, x, backend)
     assert [verdict.status for verdict in backend.verdicts] == [Status.SAME, Status.SAME]
 
 
-@pytest.mark.parametrize("where", ["forward", "backward"])
+@pytest.mark.parametrize("where", ["forward", pytest.param("backward", marks=pytest.mark.slow)])
 def test_a_difference_raises_and_leaves_a_bundle_that_shows_it(model, x, tmp_path, where):
     backend = guard(plant("scale", where=where, site=2), out=tmp_path)
     with pytest.raises(AccuracyError, match="leaves differ") as caught:
