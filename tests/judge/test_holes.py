@@ -20,6 +20,7 @@ from torch.testing._internal.two_tensor import TwoTensor
 
 from torchparity import check
 from torchparity.compilers.candidates import Given
+from torchparity.judge.coverage import Coverage
 from torchparity.judge.oracle import Oracle
 from torchparity.judge.settings import Settings
 from torchparity.records import Severity, Status
@@ -309,6 +310,15 @@ def test_what_was_left_to_python_is_told_beside_how_much_was_compiled() -> None:
 
     assert "compiled: 2 of 4 operations, in 1 graph; left to Python: " in extent_text(half)
     assert "left to Python" not in extent_text(check(torch.sin, (torch.randn(3),), backend="eager"))
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_why_code_was_left_to_python_is_told_of_one_candidate_only() -> None:
+    coverage = Coverage()
+    torch.compile(lambda x: left_alone(x.sin()), backend="eager")(torch.randn(3))
+    assert coverage.left
+    coverage.forget()
+    assert coverage.left == ()
 
 
 # --- 4: what is not compared ------------------------------------------------------------------------------

@@ -41,7 +41,7 @@ def test_only_the_first_query_has_the_compiler_read_the_header(tmp_path, monkeyp
 
 
 def test_an_answer_is_for_one_question_and_only_while_its_header_is_there(tmp_path, monkeypatch):
-    module, _, name = torchapi.builds.HEADERS.rpartition(".")
+    module, _, name = torchapi.builds.FINDS_HEADER.rpartition(".")
     made, asked = tmp_path / "made.h", []
     made.write_text("")
 
@@ -51,7 +51,7 @@ def test_an_answer_is_for_one_question_and_only_while_its_header_is_there(tmp_pa
 
     monkeypatch.setattr(torchapi.lookup(module), name, find)
     torchapi.remember_headers(tmp_path / "answers")
-    known = torchapi.lookup(torchapi.builds.HEADERS)
+    known = torchapi.lookup(torchapi.builds.FINDS_HEADER)
     for flags in ("-O1", "-O3", "-O1"):
         assert known("prefix.h", flags, aot_mode=False) == str(made)
     assert known("prefix.h", "-O1", aot_mode=True) == str(made)
@@ -62,8 +62,8 @@ def test_an_answer_is_for_one_question_and_only_while_its_header_is_there(tmp_pa
 
 
 def test_where_nothing_can_be_written_the_compiler_is_asked(tmp_path, monkeypatch):
-    module, _, name = torchapi.builds.HEADERS.rpartition(".")
+    module, _, name = torchapi.builds.FINDS_HEADER.rpartition(".")
     monkeypatch.setattr(torchapi.lookup(module), name, lambda header, flags: header)
     (tmp_path / "file").write_text("")
     torchapi.remember_headers(tmp_path / "file" / "answers")
-    assert torchapi.lookup(torchapi.builds.HEADERS)("prefix.h", "-O1") == "prefix.h"
+    assert torchapi.lookup(torchapi.builds.FINDS_HEADER)("prefix.h", "-O1") == "prefix.h"

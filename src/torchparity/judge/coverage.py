@@ -34,6 +34,7 @@ class Coverage:
     def forget(self) -> None:
         """Begin anew, with another candidate."""
         self.graphs = self.calls = self.operations = 0
+        self._left = torchapi.left_to_python()
 
     def begin(self) -> None:
         """Forget what earlier runs did; what was compiled stays."""
