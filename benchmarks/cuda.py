@@ -1,6 +1,6 @@
 """What a check costs on a GPU, and what it says there; absolute times, of this machine.
 
-    python -m benchmarks.cuda check leaf isolate queries faults hostile injected
+    python -m benchmarks.cuda check leaf isolate queries faults hostile injected real
 
 check    a transformer, bfloat16, forward and backward: ours and stock's `same_two_models`, time and peak memory
 leaf     one leaf of 2^28 floats: beginning, a sample, a judgement; against what memory itself allows
@@ -9,6 +9,7 @@ queries  the same check asked of a pool and in one process, by turns, again and 
 hostile  200 candidates in random order (asserts, writes outside, no memory, leaks, hangs, exits, good ones)
 faults   kernels that assert, reach out of bounds or never end: what a check says of each
 injected PyTorch's own planted bugs, in a transformer of twelve blocks: what `diagnose` says of each
+real     real bugs of `benchmarks/bugs.py` with the GPU as the default device: the five lines of `diagnose`
 """
 
 from __future__ import annotations
@@ -147,6 +148,8 @@ def make():
 """
 # Bugs that PyTorch plants in its own lowering of relu, to test its tools with.
 INJECTED = ("compile_error", "runtime_error", "accuracy")
+# Bugs of torch 2.11 that are there on a GPU as well.
+REAL = ("any-of-bytes", "typed-cumsum", "times-zero", "strided-inside", "full-of-flag")
 
 
 class Block(torch.nn.Module):
@@ -251,10 +254,12 @@ def bench_leaf(console: Console, options: argparse.Namespace) -> None:
     """One large leaf, step by step: what the device does, and all of it with Python and with waiting."""
     from triton.testing import do_bench
 
-    table = Table("dtype", "step", "floor, ms", "device, ms", "ratio", "waited for, ms", "ratio", "allocated, MiB")
-    rows = columns = 1 << 14
-    for dtype in (torch.float32, torch.bfloat16):
-        eager = torch.randn(rows, columns, device="cuda").to(dtype)
+    table = Table(
+        "dtype", "shape", "step", "floor, ms", "device, ms", "ratio", "waited for, ms", "ratio", "allocated, MiB"
+    )
+    square, flat = (1 << 14, 1 << 14), (1 << 28,)
+    for dtype, shape in ((torch.float32, square), (torch.float32, flat), (torch.bfloat16, square)):
+        eager = torch.randn(shape, device="cuda").to(dtype)
         truth = eager.double() * (1 + 1e-9)
         other = eager * (1 + 1e-3)
         copied = torch.empty_like(truth)
@@ -272,10 +277,9 @@ def bench_leaf(console: Console, options: argparse.Namespace) -> None:
             floor = moved / speed * 1e3
             waited, device = best(work) * 1e3, do_bench(work, warmup=10, rep=50)
             ratios = f"{device / floor:.2f}", f"{waited / floor:.2f}"
-            room = f"{allocated(work) / 2**20:.1f}"
-            table.add_row(
-                str(dtype), name, f"{floor:.2f}", f"{device:.2f}", ratios[0], f"{waited:.2f}", ratios[1], room
-            )
+            times = f"{floor:.2f}", f"{device:.2f}", ratios[0], f"{waited:.2f}", ratios[1]
+            table.add_row(str(dtype), str(shape), name, *times, f"{allocated(work):,}")
+        console.print(f"{dtype}, {shape}: all leaves of a thread share {baseline.room().size / 2**20:.0f} MiB for sums")
         del truth, baseline, steps
     console.print(table)
 
@@ -414,6 +418,24 @@ def bench_injected(console: Console, options: argparse.Namespace) -> None:
             console.print(f"{asked[future]}: exit code {code}, {seconds:.1f} s", *told.splitlines()[:6], sep="\n  ")
 
 
+def bench_real(console: Console, options: argparse.Namespace) -> None:
+    """Real bugs on the GPU, beside each other: which of the five lines are right, and the lines, as each ends."""
+    from benchmarks.bugs import BY_NAME
+    from benchmarks.diagnose import diagnose
+
+    with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor() as threads:
+        asked = {}
+        for name in REAL:
+            own = Path(folder, name)
+            own.mkdir()
+            asked[threads.submit(diagnose, BY_NAME[name], own, "cuda")] = name
+        for future in as_completed(asked):
+            found = future.result()
+            wrong = [line for line, right in found.right.items() if not right]
+            told = f"wrong: {', '.join(wrong)}" if wrong else "five right lines"
+            console.print(f"{asked[future]}: {told}, {found.seconds:.1f} s", *found.lines, sep="\n  ")
+
+
 PARTS = {
     "check": bench_check,
     "leaf": bench_leaf,
@@ -422,6 +444,7 @@ PARTS = {
     "hostile": bench_hostile,
     "faults": bench_faults,
     "injected": bench_injected,
+    "real": bench_real,
 }
 
 

@@ -39,7 +39,9 @@ SMALL = 3
 TARGET = """
 import sys
 sys.path.insert(0, {root!r})
+import torch
 from benchmarks.bugs import BY_NAME
+torch.set_default_device({device!r})
 make = BY_NAME[{name!r}].make
 """
 
@@ -60,9 +62,10 @@ class Outcome:
         return self.seconds / self.check if self.check else float("nan")
 
 
-def diagnose(bug: Bug, folder: Path) -> Outcome:
+def diagnose(bug: Bug, folder: Path, device: str = "cpu") -> Outcome:
     """Run the command as a user would, and judge its five lines."""
-    (folder / "target.py").write_text(TARGET.format(root=str(ROOT), name=bug.name), encoding="utf-8")
+    target = TARGET.format(root=str(ROOT), name=bug.name, device=device)
+    (folder / "target.py").write_text(target, encoding="utf-8")
     command = [sys.executable, "-m", "torchparity", "diagnose", "target.py:make", "--json", "-q", "--out", "run"]
     command += ["--train"] if bug.train else []
     started = time.monotonic()

@@ -51,6 +51,21 @@ def clean(judgement):
     )
 
 
+@pytest.mark.parametrize("shape", [(1 << 20,), (1, 3 << 19), (1 << 21, 1)])
+def test_a_long_row_is_cut_and_keeps_little_beside_itself(shape):
+    truth = random(*shape)
+    baseline = baseline_of(truth, samples=3)
+    right = rounded(truth, torch.float32, 50)
+    wrong, shifted = right.clone(), right + 3e-9
+    wrong.view(-1)[777_777] += 1e-4
+
+    assert baseline.kept.numel() < truth.numel() / 50
+    assert clean(judge(baseline, right))
+    assert judge(baseline, wrong).position == 777_777
+    assert not clean(judge(baseline, wrong))
+    assert not clean(judge(baseline, shifted))
+
+
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("shape", [(), (1,), (7,), (300,), (40, 30), (2, 3, 4, 5, 6), (1, 1, 500)])
 def test_another_correct_run_is_clean(shape, dtype):

@@ -29,6 +29,10 @@ def random(*shape, seed=0, dtype=torch.float32):
         ((1000, 2, 2), 1000, 4),
         ((0,), 1, 0),
         ((3, 0, 2), 1, 0),
+        ((1 << 20,), 1024, 1024),
+        ((1, 3 << 20, 1), 1536, 2048),
+        ((1000003,), 1, 1000003),
+        ((1 << 20, 2), 1 << 20, 2),
     ],
 )
 def test_the_matrix_view_is_as_square_as_the_dimensions_allow(shape, rows, columns):

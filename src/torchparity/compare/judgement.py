@@ -150,7 +150,7 @@ def judge_at_once(baseline: FloatBaseline, values: torch.Tensor, tolerance: Tole
     known = baseline.kept, baseline.energies
     sizes = baseline.magnitude, numbers[0], *map(baseline.share, (layout.total, layout.columns, layout.rows))
     kernels, matrices = baseline.kernels, (values, baseline.eager, baseline.correction, baseline.squares)
-    found = kernels.judge(*matrices, vectors, numbers, known, sizes)
+    found = kernels.judge(baseline.room(), *matrices, vectors, numbers, known, sizes)
     # All of it is asked for before the device is waited for, once.
     told, names = found.told, baseline.scored
     if kernels.short(layout.rows, layout.columns):

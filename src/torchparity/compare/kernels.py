@@ -15,8 +15,9 @@ import torch
 import triton
 import triton.language as tl
 
-from torchparity.compare.sum_kernels import FACTS, SCORED, around, close, count, short
-from torchparity.compare.tiles import Cut, Whole, keep_column, keep_fact, keep_row, whole
+from torchparity.compare.room import Room
+from torchparity.compare.sum_kernels import FACTS, SCORED, TOLD, around, close, count, short
+from torchparity.compare.tiles import LONGEST, Cut, Whole, keep_column, keep_fact, keep_row
 
 __all__ = ["FACTS", "SCORED", "add", "around", "begin", "judge", "keep", "short", "try_out"]
 
@@ -24,8 +25,8 @@ __all__ = ["FACTS", "SCORED", "add", "around", "begin", "judge", "keep", "short"
 TILE = 512
 JUDGED_TILE = 256
 # The number of a tile, and a count of tiles, have room in so many bits.
-TURN_BITS = 6
-COUNT_BITS = 7
+TURN_BITS = (LONGEST - 1).bit_length()
+COUNT_BITS = LONGEST.bit_length()
 # How far the largest value may be from what a few of them tell, so that squares stay within float32.
 FAR = 2.0**40
 
@@ -210,21 +211,22 @@ class Judged:
         return enlarged(self.whole, self.magnitude)
 
 
-def begin(eager: torch.Tensor, truth: torch.Tensor | None, tiny: float) -> Begun:
+def begin(room: Room, eager: torch.Tensor, truth: torch.Tensor | None, tiny: float) -> Begun:
     """Take eager and the truth in; corrections are kept no more exactly than the leaf's dtype asks for."""
     cut = Cut.of(eager, TILE)
     magnitude = near(eager)
     kept = torch.float32 if eager.dtype == torch.float32 else torch.bfloat16
     held = eager if truth is None else truth
     correction = torch.empty(eager.shape, dtype=kept, device=eager.device) if truth is not None else None
-    parts = cut.parts(1, 1, eager)
-    facts = torch.empty(3, cut.programs, dtype=torch.float32, device=eager.device)
+    *parts, found = room.pieces(*cut.parts(1, 1), (3 * cut.programs, torch.float32))
     begin_kernel[(cut.programs,)](
-        eager, held, correction if correction is not None else eager, *parts, facts, tiny, 1.0 / magnitude,
+        eager, held, correction if correction is not None else eager, *parts, found, tiny, 1.0 / magnitude,
         cut.rows, cut.columns, *eager.stride(), *held.stride(), cut.loops, cut.strips,
         HAS_TRUTH=truth is not None, **cut.shape,
     )  # fmt: skip
-    energies = whole(parts)
+    size, dtype = cut.sums(1, 1)
+    energies = Whole(cut, 1, 1, torch.empty(size, dtype=dtype, device=eager.device)).add_up(*parts)
+    facts = found.view(3, cut.programs)
     totals = torch.stack([facts[2].sum(dtype=torch.float64), energies.row.sum()])
     peak, least, error, energy = torch.cat([facts[:2].amax(1), totals]).tolist()
     square = magnitude**2
@@ -235,6 +237,7 @@ def begin(eager: torch.Tensor, truth: torch.Tensor | None, tiny: float) -> Begun
 
 
 def add(
+    room: Room,
     sample: torch.Tensor,
     eager: torch.Tensor,
     correction: torch.Tensor | None,
@@ -244,13 +247,13 @@ def add(
 ) -> Whole:
     """Add one sample to the squares; return the sums of its difference, of that times eager, and of its squares."""
     cut = Cut.of(eager, TILE)
-    parts = cut.parts(3, 3, eager)
+    *parts, sums = room.pieces(*cut.parts(3, 3), cut.sums(3, 3))
     add_kernel[(cut.programs,)](
         sample, eager, correction if correction is not None else eager, squares, *parts, scale, 1.0 / magnitude,
         cut.rows, cut.columns, *sample.stride(), *eager.stride(), cut.loops, cut.strips,
         HAS_TRUTH=correction is not None, **cut.shape,
     )  # fmt: skip
-    return whole(parts)
+    return Whole(cut, 3, 3, sums).add_up(*parts)
 
 
 def keep(whole: Whole, kept: torch.Tensor, magnitude: float, weight: float) -> torch.Tensor:
@@ -258,7 +261,7 @@ def keep(whole: Whole, kept: torch.Tensor, magnitude: float, weight: float) -> t
 
     Return whether everything is finite, on the device; where it is not, all sums count as zero.
     """
-    rows, columns = whole.row.shape[1], whole.column.shape[1]
+    rows, columns = whole.cut.rows, whole.cut.columns
     if short(rows, columns):
         return count(whole, kept, magnitude, weight)
     total = whole.row[:2].sum()
@@ -272,6 +275,7 @@ def keep(whole: Whole, kept: torch.Tensor, magnitude: float, weight: float) -> t
 
 
 def judge(
+    room: Room,
     candidate: torch.Tensor,
     eager: torch.Tensor,
     correction: torch.Tensor | None,
@@ -288,22 +292,22 @@ def judge(
     nobody sees. `known` and `sizes` are what `close` wants to score sums by; the first size is the magnitude.
     """
     cut, magnitude = Cut.of(eager, JUDGED_TILE), sizes[0]
-    parts = cut.parts(3, 2, eager)
-    facts = torch.empty(4, cut.programs, dtype=torch.int32, device=eager.device)
-    places = torch.empty(cut.programs, dtype=torch.int64, device=eager.device)
+    *parts, held, facts, places, told = room.pieces(
+        *cut.parts(3, 2), cut.sums(3, 2), (4 * cut.programs, torch.int32), (cut.programs, torch.int64), TOLD
+    )
     judge_kernel[(cut.programs,)](
         candidate, eager, correction if correction is not None else eager, squares, *vectors, *parts, facts, places,
         *numbers, 1.0 / magnitude, cut.rows, cut.columns, *candidate.stride(), *eager.stride(), cut.loops, cut.strips,
         HAS_TRUTH=correction is not None, TURN_BITS=TURN_BITS, COUNT_BITS=COUNT_BITS, **cut.shape,
     )  # fmt: skip
-    sums = whole(parts)
-    told = close(cut, (facts, places), (candidate, eager, correction), sums, known, sizes, TURN_BITS)
-    return Judged(sums, told, magnitude)
+    sums = Whole(cut, 3, 2, held).add_up(*parts)
+    close(sums, (facts, places), (candidate, eager, correction), known, sizes, TURN_BITS, told)
+    return Judged(sums, told if short(cut.rows, cut.columns) else told[:FACTS], magnitude)
 
 
 def try_out(device: torch.device) -> None:
     """Raise where nothing can be compiled for a device: Triton wants a C compiler besides."""
-    begin(torch.ones(2, 2, device=device), None, 0.0)
+    begin(Room(device), torch.ones(2, 2, device=device), None, 0.0)
 
 
 def near(values: torch.Tensor) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -12,6 +13,8 @@ from torchparity import torchapi
 
 # Elements handled at a time: the temporaries of a block stay in a CPU's cache; a GPU wants more.
 BLOCK = {"cpu": 1 << 19, "other": 1 << 24}
+# One row of so many numbers is cut into several: a sum over each column of one number takes more than the leaf itself.
+FOLDED = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -23,13 +26,13 @@ class Shape2d:
 
     @classmethod
     def of(cls, shape: tuple[int, ...]) -> Shape2d:
-        """Split the dimensions where the two halves are nearest in size."""
+        """Split the dimensions where the two halves are nearest in size; a long row is cut as evenly."""
         total = math.prod(shape)
-        if len(shape) < 2 or total == 0:
-            return cls(1, total)
-        splits = [math.prod(shape[:cut]) for cut in range(1, len(shape))]
-        rows = min(splits, key=lambda rows: abs(math.log(rows * rows / total)))
-        return cls(rows, total // rows)
+        splits = [math.prod(shape[:cut]) for cut in range(1, len(shape))] if total else []
+        rows = min(splits, key=lambda rows: abs(math.log(rows * rows / total)), default=1)
+        if rows in (1, total) and total >= FOLDED:
+            rows = even_factor(total)
+        return cls(rows, total // max(1, rows))
 
     @property
     def total(self) -> int:
@@ -46,6 +49,12 @@ class Shape2d:
         for row in range(0, self.rows, rows):
             for column in range(0, self.columns, columns):
                 yield slice(row, row + rows), slice(column, column + columns)
+
+
+@functools.lru_cache
+def even_factor(total: int) -> int:
+    """Return the largest factor of a number that is not above its root."""
+    return next(factor for factor in range(math.isqrt(total), 0, -1) if total % factor == 0)
 
 
 def as_real(tensor: torch.Tensor) -> torch.Tensor:

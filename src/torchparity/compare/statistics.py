@@ -23,6 +23,7 @@ import torch
 
 from torchparity import torchapi
 from torchparity.compare.matrices import Shape2d, Sums, as_real, least_step, matrix, power_near, working_dtype
+from torchparity.compare.room import Room
 
 # Share of the leaf's mean noise variance that every element is granted whatever its surroundings say.
 POOL_SHARE = 0.1
@@ -66,6 +67,7 @@ class FloatBaseline:
         self.error_energy: float | None = None
         # By rows, then by columns; only where kernels are at work.
         self.energies: torch.Tensor | None = None
+        self._room: Room | None = None
         self._rms: float | None = None
         self.kernels: Any = leaf_kernels(self.device.type) if real.dtype in AT_ONCE and self.layout.total else None
         if self.kernels is not None and not self._begin_at_once(reference):
@@ -111,7 +113,7 @@ class FloatBaseline:
     def _begin_at_once(self, reference: torch.Tensor | None) -> bool:
         """Do all of the beginning in one pass; return False where something is not finite or not normal."""
         truth = None if reference is None else matrix(reference, self.layout)
-        begun = self.kernels.begin(self.eager, truth, self._least_normal())
+        begun = self.kernels.begin(self.room(), self.eager, truth, self._least_normal())
         self.correction, self.energies = begun.correction, begun.energies.flat
         self.row_energy, self.column_energy = begun.energies.row[0], begun.energies.column[0]
         self.peak, self.error_energy, self.magnitude = begun.peak, begun.error, power_near(begun.peak)
@@ -120,6 +122,11 @@ class FloatBaseline:
             self.correction = self.error_energy = None
             self.peak = 0.0
         return bool(begun.usable)
+
+    def room(self) -> Room:
+        """Return what kernels leave their sums in, which other leaves share; it is kept as long as this leaf."""
+        self._room = Room.of(self.device)
+        return self._room
 
     @property
     def squares(self) -> torch.Tensor:
@@ -234,7 +241,7 @@ class FloatBaseline:
         """Count a run in one pass; only where something of it is not finite, another one tells where."""
         squares = self.squares
         scale = 1.0 / (amplitude * self.unit)
-        added = self.kernels.add(values, self.eager, self.correction, squares, scale, self.magnitude)
+        added = self.kernels.add(self.room(), values, self.eager, self.correction, squares, scale, self.magnitude)
         finite = self.kernels.keep(added, self.kept, self.magnitude, amplitude**-2)
         self.samples += 1
         self._pool = self._units = None

@@ -11,7 +11,7 @@ import torch
 import triton
 import triton.language as tl
 
-from torchparity.compare.tiles import Cut, Whole
+from torchparity.compare.tiles import Whole
 
 # Numbers of a vector that a program reads at once, and its warps.
 AT_ONCE = 2048
@@ -21,6 +21,7 @@ LONGEST_SUMS = 1 << 17
 # What a judgement tells: its energy and seven facts; behind them the scores of six sums, in the order of `SCORED`.
 FACTS = 8
 SCORED = ("mean", "scale", "row mean", "column mean", "row scale", "column scale")
+TOLD = (FACTS + len(SCORED), torch.float64)
 
 
 @triton.jit
@@ -34,11 +35,11 @@ def summed(values, size, AT_ONCE: tl.constexpr):
 
 
 @triton.jit
-def count_kernel(sums, kept, finite, rows, columns, magnitude, weight, AT_ONCE: tl.constexpr):
+def count_kernel(sums, kept, rows, columns, magnitude, weight, AT_ONCE: tl.constexpr):
     """Add the squares of a sample's sums to those that are kept, and its squares to the profile.
 
     Programs 0 to 5 have a vector each, 6 and 7 the sums over everything, of differences and times eager. Where
-    something is not finite, nothing but the profile is added, and `finite` is 0.
+    something is not finite, nothing but the profile is added; whether all is stands behind the sums then.
     """
     number = tl.program_id(0)
     size = tl.cast(rows, tl.int64)
@@ -62,7 +63,7 @@ def count_kernel(sums, kept, finite, rows, columns, magnitude, weight, AT_ONCE: 
         value = summed(sums + line * size, size, AT_ONCE) * unit
         target = kept + 3 * (size + columns) + line
         tl.store(target, tl.load(target) + value * value * weight, usable > 0)
-        tl.store(finite, usable)
+        tl.store(sums + 3 * (size + columns), usable.to(tl.float64))
 
 
 @triton.jit
@@ -199,37 +200,32 @@ def short(rows: int, columns: int) -> bool:
 
 def count(whole: Whole, kept: torch.Tensor, magnitude: float, weight: float) -> torch.Tensor:
     """Add a sample's sums to those that are kept, as their squares; return whether all is finite, on the device."""
-    rows, columns = whole.row.shape[1], whole.column.shape[1]
-    finite = torch.empty((), dtype=torch.int32, device=kept.device)
     count_kernel[(8,)](
-        whole.flat, kept, finite, rows, columns, magnitude, weight, AT_ONCE=AT_ONCE, num_warps=WARPS
+        whole.held, kept, whole.cut.rows, whole.cut.columns, magnitude, weight, AT_ONCE=AT_ONCE, num_warps=WARPS
     )  # fmt: skip
-    return finite
+    return whole.spare
 
 
 def close(
-    cut: Cut,
+    whole: Whole,
     found: tuple[torch.Tensor, torch.Tensor],
     matrices: tuple[torch.Tensor, torch.Tensor, torch.Tensor | None],
-    whole: Whole,
     known: tuple[torch.Tensor, torch.Tensor],
     numbers: tuple[float, float, float, float, float],
     turn_bits: int,
-) -> torch.Tensor:
-    """Return what a judgement has found, facts and scores, on the device.
+    told: torch.Tensor,
+) -> None:
+    """Tell what a judgement has found: facts, and scores where rows and columns are `short`.
 
     `found` are what its programs have left, `known` the sums that are kept and the energies, `numbers` the magnitude,
     one over the number of samples, and the share of a rounding in a sum over everything, over a row, over a column.
     """
-    (candidate, eager, correction), (kept, energies) = matrices, known
-    scored = short(cut.rows, cut.columns)
-    told = torch.empty(FACTS + len(SCORED) * scored, dtype=torch.float64, device=eager.device)
-    close_kernel[(8 if scored else 2,)](
-        *found, candidate, eager, correction if correction is not None else eager, whole.flat, kept, energies, told,
+    (candidate, eager, correction), (kept, energies), cut = matrices, known, whole.cut
+    close_kernel[(8 if short(cut.rows, cut.columns) else 2,)](
+        *found, candidate, eager, correction if correction is not None else eager, whole.held, kept, energies, told,
         cut.programs, cut.rows, cut.columns, *candidate.stride(), *eager.stride(), *numbers,
         HAS_TRUTH=correction is not None, TURN_BITS=turn_bits, FACTS=FACTS, AT_ONCE=AT_ONCE, num_warps=WARPS,
     )  # fmt: skip
-    return told
 
 
 def around(

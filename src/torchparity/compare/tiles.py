@@ -13,12 +13,10 @@ import triton.language as tl
 WARPS = 1
 # Tiles that one program goes down, so that sums over columns leave its registers once; and how many programs there
 # should be at least, so that every core has several.
-LONGEST = 64
+LONGEST = 128
 PROGRAMS = 4096
 # Parts that are added up at once, and of how many sums.
 DEEP, WIDE = 16, 64
-# From so many parts on, a kernel of their own is worth its launch.
-MANY = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -60,53 +58,83 @@ class Cut:
         """The tile as the kernels want it."""
         return {"HEIGHT": self.height, "WIDTH": self.width, "num_warps": WARPS}
 
-    def parts(self, down: int, across: int, like: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return room for some sums over rows and some over columns, in the parts that the programs give."""
-        row = torch.empty(down, self.strips, self.rows, dtype=torch.float32, device=like.device)
-        return row, torch.empty(across, self.levels, self.columns, dtype=torch.float32, device=like.device)
+    def parts(self, down: int, across: int) -> tuple[tuple[int, torch.dtype], tuple[int, torch.dtype]]:
+        """Return what the programs leave of some sums over rows and of some over columns: how many numbers of what."""
+        return (down * self.strips * self.rows, torch.float32), (across * self.levels * self.columns, torch.float32)
 
-
-@triton.jit
-def whole_kernel(parts, sums, count, size, blocks, DEEP: tl.constexpr, WIDE: tl.constexpr):
-    """Add up the parts of some sums in float64."""
-    number = (tl.program_id(0) // blocks).to(tl.int64)
-    across = (tl.program_id(0) % blocks).to(tl.int64) * WIDE + tl.arange(0, WIDE)
-    total = tl.zeros((DEEP, WIDE), tl.float64)
-    for first in range(0, count, DEEP):
-        down = first + tl.arange(0, DEEP)
-        inside = (down[:, None] < count) & (across[None, :] < size)
-        place = (number * count + down[:, None]) * size + across[None, :]
-        total += tl.load(parts + place, inside, other=0.0).to(tl.float64)
-    tl.store(sums + number * size + across, tl.sum(total, 0), across < size)
+    def sums(self, down: int, across: int) -> tuple[int, torch.dtype]:
+        """Return what these are added up to, and one number more."""
+        return down * self.rows + across * self.columns + 1, torch.float64
 
 
 @dataclass(frozen=True)
 class Whole:
-    """Sums over rows and over columns, a line for each thing that was summed, in float64 and one after the other."""
+    """Sums over rows and over columns, a line for each thing that was summed, in float64 and one after the other.
 
-    flat: torch.Tensor
-    row: torch.Tensor
-    column: torch.Tensor
+    One number more lies behind them, for whoever makes something of them.
+    """
+
+    cut: Cut
+    down: int
+    across: int
+    held: torch.Tensor
+
+    @property
+    def flat(self) -> torch.Tensor:
+        """All of them."""
+        return self.held[:-1]
+
+    @property
+    def spare(self) -> torch.Tensor:
+        """The number behind them."""
+        return self.held[-1]
+
+    @property
+    def row(self) -> torch.Tensor:
+        """A line for each sum over rows."""
+        return self.held[: self.down * self.cut.rows].view(self.down, self.cut.rows)
+
+    @property
+    def column(self) -> torch.Tensor:
+        """A line for each sum over columns."""
+        return self.held[self.down * self.cut.rows : -1].view(self.across, self.cut.columns)
+
+    def add_up(self, row_parts: torch.Tensor, column_parts: torch.Tensor) -> Whole:
+        """Add up what the programs have left."""
+        cut, blocks = self.cut, (math.ceil(self.cut.rows / WIDE), math.ceil(self.cut.columns / WIDE))
+        whole_kernel[(self.down * blocks[0] + self.across * blocks[1],)](
+            row_parts, column_parts, self.held, cut.strips, cut.levels, cut.rows, cut.columns, self.down, *blocks,
+            DEEP=DEEP, WIDE=WIDE,
+        )  # fmt: skip
+        return self
 
 
-def whole(parts: tuple[torch.Tensor, torch.Tensor]) -> Whole:
-    """Return sums from the parts that the programs have left."""
-    (lines, _, rows), (others, _, columns) = (part.shape for part in parts)
-    flat = torch.empty(lines * rows + others * columns, dtype=torch.float64, device=parts[0].device)
-    row, column = flat[: lines * rows].view(lines, rows), flat[lines * rows :].view(others, columns)
-    add_up(parts[0], row)
-    add_up(parts[1], column)
-    return Whole(flat, row, column)
+@triton.jit
+def add_up_some(parts, sums, number, count, size, blocks, DEEP: tl.constexpr, WIDE: tl.constexpr):
+    """Add up the parts of some sums in float64."""
+    line = (number // blocks).to(tl.int64)
+    across = (number % blocks).to(tl.int64) * WIDE + tl.arange(0, WIDE)
+    total = tl.zeros((DEEP, WIDE), tl.float64)
+    for first in range(0, count, DEEP):
+        down = first + tl.arange(0, DEEP)
+        inside = (down[:, None] < count) & (across[None, :] < size)
+        place = (line * count + down[:, None]) * size + across[None, :]
+        total += tl.load(parts + place, inside, other=0.0).to(tl.float64)
+    tl.store(sums + line * size + across, tl.sum(total, 0), across < size)
 
 
-def add_up(parts: torch.Tensor, sums: torch.Tensor) -> None:
-    """Add up parts (torch's own sum makes a copy in float64 first: of many that takes longer)."""
-    lines, count, size = parts.shape
-    if parts.numel() < MANY:
-        torch.sum(parts, 1, dtype=torch.float64, out=sums)
-        return
-    blocks = math.ceil(size / WIDE)
-    whole_kernel[(lines * blocks,)](parts, sums, count, size, blocks, DEEP=DEEP, WIDE=WIDE)
+@triton.jit
+def whole_kernel(
+    row_parts, column_parts, sums, strips, levels, rows, columns, down, row_blocks, column_blocks,
+    DEEP: tl.constexpr, WIDE: tl.constexpr,
+):  # fmt: skip
+    """Add up the parts of all sums over rows, and behind them of all over columns."""
+    number = tl.program_id(0)
+    if number < down * row_blocks:
+        add_up_some(row_parts, sums, number, strips, rows, row_blocks, DEEP, WIDE)
+    else:
+        behind = sums + tl.cast(rows, tl.int64) * down
+        add_up_some(column_parts, behind, number - down * row_blocks, levels, columns, column_blocks, DEEP, WIDE)
 
 
 @triton.jit
