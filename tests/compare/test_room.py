@@ -8,7 +8,7 @@ import threading
 import pytest
 import torch
 
-from torchparity.compare.room import APART, STEP, Room
+from torchparity.compare.room import ALIGNED, GROWTH, Room
 
 CPU = torch.device("cpu")
 
@@ -19,7 +19,7 @@ def test_pieces_lie_beside_each_other_and_have_what_was_asked_for():
 
     assert [(piece.numel(), piece.dtype) for piece in pieces] == list(wanted)
     for number, piece in enumerate(pieces):
-        assert not piece.numel() or (piece.data_ptr() - pieces[0].data_ptr()) % APART == 0
+        assert not piece.numel() or (piece.data_ptr() - pieces[0].data_ptr()) % ALIGNED == 0
         piece.fill_(number)
     assert [piece.unique().tolist() for piece in pieces] == [[0], [], [2], [3], [4]]
 
@@ -28,15 +28,15 @@ def test_the_same_memory_is_given_again_and_again():
     room = Room(CPU)
     first = room.pieces((100, torch.float32))[0].data_ptr()
     assert room.pieces((10, torch.float64), (7, torch.int32))[0].data_ptr() == first
-    assert room.size == STEP
+    assert room.size == GROWTH
 
 
-@pytest.mark.parametrize("size", [1, STEP, STEP + 1, 3 * STEP])
+@pytest.mark.parametrize("size", [1, GROWTH, GROWTH + 1, 3 * GROWTH])
 def test_it_grows_to_what_is_asked_for_and_never_shrinks(size):
     room = Room(CPU)
     (piece,) = room.pieces((size, torch.uint8))
     assert piece.numel() == size
-    assert room.size == -(-size // STEP) * STEP
+    assert room.size == -(-size // GROWTH) * GROWTH
     room.pieces((1, torch.uint8))
     assert room.size >= size
 

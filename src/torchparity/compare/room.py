@@ -8,9 +8,9 @@ import weakref
 import torch
 
 # Where a piece may begin, in bytes: every dtype may lie there, and the compiler knows what it is a multiple of.
-APART = 256
+ALIGNED = 256
 # Rooms grow by so many bytes, lest every leaf that is a little larger makes another.
-STEP = 1 << 21
+GROWTH = 1 << 21
 
 
 class Room:
@@ -45,11 +45,11 @@ class Room:
         starts, end = [], 0
         for count, dtype in wanted:
             starts.append(end)
-            end += -(-count * dtype.itemsize // APART) * APART
+            end += -(-count * dtype.itemsize // ALIGNED) * ALIGNED
         if self._memory is None or end > self.size:
             self._cut.clear()
             self._memory = None  # What is too small goes before there is more.
-            self.size = -(-end // STEP) * STEP
+            self.size = -(-end // GROWTH) * GROWTH
             self._memory = torch.empty(self.size, dtype=torch.uint8, device=self.device)
         found = []
         for (count, dtype), start in zip(wanted, starts, strict=True):

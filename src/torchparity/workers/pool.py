@@ -220,7 +220,7 @@ class Pool:
                 lost = self._serve_once()
                 failures = 0 if lost.ready else failures + 1
                 if failures == START_ATTEMPTS:
-                    reason = ErrorFacts(type="ServerNotStarted", message=lost.reason)
+                    reason = _of_server("ServerNotStarted", lost.reason)
         except BaseException as error:
             reason = ErrorFacts(type=type(error).__name__, message=f"the pool itself failed: {error}")
             raise
@@ -335,7 +335,7 @@ class Pool:
         lost = sorted((it for it in self._running.values() if not it.aside), key=lambda request: request.number)
         self._running.clear()
         for request in asides:
-            _answer(request, Outcome(ending=Ending.KILLED, error=ErrorFacts(type="ServerLost", message=reason)))
+            _answer(request, Outcome(ending=Ending.KILLED, error=_of_server("ServerLost", reason)))
         if len(lost) > 1:
             for request in lost:
                 request.alone = True
@@ -344,7 +344,7 @@ class Pool:
             return
         code = server.process.returncode
         for request in lost:
-            facts = ErrorFacts(type="ServerLost", message=reason)
+            facts = _of_server("ServerLost", reason)
             number = -code if code is not None and code < 0 else None
             seconds = time.monotonic() - request.sent
             _answer(
@@ -379,6 +379,12 @@ class Loss:
 
     ready: bool
     reason: str
+
+
+def _of_server(kind: str, reason: str) -> ErrorFacts:
+    """Describe a server that is not there: how it ended and its last line in short, all that it said beside it."""
+    how, _, log = reason.partition("\n")
+    return ErrorFacts(type=kind, message=f"{how}: {log.splitlines()[-1].strip()}" if log else how, traceback=log)
 
 
 def default_workers() -> int:
