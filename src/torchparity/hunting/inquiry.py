@@ -5,7 +5,7 @@ from __future__ import annotations
 import tempfile
 import threading
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,7 +15,7 @@ import torch
 
 from torchparity.hunting.delivery import Found, deliver
 from torchparity.hunting.jobs import Answer, request_of, told
-from torchparity.hunting.roots import Known, looks_like, name_of, program_calls, root_of, same_root
+from torchparity.hunting.roots import Known, looks_like, name_of, program_calls, root_of, same_root, sort_of
 from torchparity.hunting.store import GONE, LIKELY, NEW, SETTLED, UNSHOWN, Bug, Find, Store
 from torchparity.minifier.programs import Asking, Shown
 from torchparity.programs.script import HANGS
@@ -54,6 +54,8 @@ class Inquiry:
         self.store, self.others, self.known, self.budget = store, others, known, budget
         self._scratch = tempfile.TemporaryDirectory(prefix="torchparity-hunt-")
         self._naming = threading.Lock()
+        self._roots: defaultdict[tuple[str, ...], threading.Lock] = defaultdict(threading.Lock)
+        self._names: set[str] = set()
         self.asking = Asking(pool, Path(self._scratch.name), builder)
 
     def close(self) -> None:
@@ -130,21 +132,25 @@ class Inquiry:
         return place
 
     def _name(self, find: Find, answer: Answer, blame: Blame | None) -> None:
-        with self._naming:  # Two finds of one bug must not be two bugs, however near in time they are.
-            self._name_alone(find, answer, blame)
-
-    def _name_alone(self, find: Find, answer: Answer, blame: Blame | None) -> None:
         root = root_of(answer["kind"], blame, find.small, answer["signatures"][0])
-        bugs = self.store.bugs()
-        for bug in bugs:
+        with self._naming:
+            alone = self._roots[sort_of(root[0]), *root[1:]]
+        with alone:  # Two finds of one bug must not be two bugs, however near in time they are.
+            self._name_alone(find, answer, blame, root)
+
+    def _name_alone(self, find: Find, answer: Answer, blame: Blame | None, root: tuple[str, ...]) -> None:
+        for bug in self.store.bugs():
             if same_root(bug, root):
                 self.store.settle(find.seed, SETTLED, bug=bug.name)
                 return
         shown = self.asking.script_showing(
             find.small, signature_of(answer), answer["leaves"], request_of(dict(find.options))
         )  # fmt: skip
+        with self._naming:
+            name = name_of(root, {bug.name for bug in self.store.bugs()} | self._names)
+            self._names.add(name)
         bug = Bug(
-            name=name_of(root, (bug.name for bug in bugs)), kind=root[0], stage=root[1], part=root[2],
+            name=name, kind=root[0], stage=root[1], part=root[2],
             switch=dict(blame.switch) if blame is not None else {}, severity=answer["severity"], text=find.small,
             script=shown.text if shown is not None else "", title=title_of(find.small, answer), at=time.time(),
         )  # fmt: skip
