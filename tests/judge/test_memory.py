@@ -156,6 +156,82 @@ def test_an_output_that_the_next_call_writes_over_is_found():
     assert "what a caller still holds is written over" in verdict.leaves[0].mismatches[0].detail
 
 
+def clearing(what: Any) -> Any:
+    """Return a backend whose code writes zeros over what it returned in earlier calls; `what` chooses of which."""
+
+    def backend(graph_module: Any, inputs: list[Any]) -> Any:
+        returned: list[torch.Tensor] = []
+
+        def run(*args: Any) -> Any:
+            results = graph_module(*args)
+            with torch.no_grad():
+                for old in what(returned):
+                    old.zero_()
+            returned.extend(results)
+            return results
+
+        return run
+
+    return backend
+
+
+@pytest.mark.parametrize(
+    "what", [lambda old: old[-1:], lambda old: old[:-1], lambda old: old[:1]], ids=["the last", "earlier", "the first"]
+)
+@pytest.mark.parametrize("model", [torch.sin, lambda x: torch.sin(x).t()], ids=["whole", "transposed"])
+def test_an_output_that_a_later_call_writes_over_is_found(what, model):
+    """Its memory is given out to nobody: only the numbers in it tell."""
+    inputs = [(torch.randn(5, 3),), (torch.randn(5, 3),)]
+    verdict = check(model, input_sets=inputs, backend=clearing(what))
+
+    assert verdict.status is Status.DIFFERS
+    assert {leaf.kind for leaf in verdict.leaves if leaf.status is Status.DIFFERS} == {Kind.MUTATION.value}
+    assert "once the model is called again" in verdict.leaves[0].mismatches[0].detail
+
+
+def test_one_of_several_buffers_in_turn_is_found():
+    def turning(graph_module: Any, inputs: list[Any]) -> Any:
+        buffers: list[torch.Tensor] = []
+
+        def run(*args: Any) -> Any:
+            (result,) = graph_module(*args)
+            with torch.no_grad():
+                buffers.append(buffers.pop(0).copy_(result) if len(buffers) == 2 else result.detach().clone())
+            return (buffers[-1],)
+
+        return run
+
+    inputs = [(torch.randn(5),) for _ in range(3)]
+    assert check(torch.sin, input_sets=inputs, backend=turning).status is Status.DIFFERS
+
+
+def test_a_model_with_two_buffers_in_turn_is_same():
+    buffers = [torch.zeros(5), torch.zeros(5)]
+
+    class Turning(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            buffers.append(buffers.pop(0).copy_(x.sin()))
+            return buffers[-1]
+
+    inputs = [(torch.randn(5),), (torch.randn(5),)]
+    verdict = check(Turning(), input_sets=inputs, backend="eager")
+    assert verdict.status is Status.SAME, verdict.reasons
+
+
+def test_a_model_that_changes_what_it_returned_is_never_the_compilers_fault():
+    kept: list[torch.Tensor] = []
+
+    class Keeps(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            for old in kept:
+                old.add_(1)
+            kept.append(x.sin())
+            return kept[-1]
+
+    inputs = [(torch.randn(5),), (torch.randn(5),)]
+    assert check(Keeps(), input_sets=inputs, backend="eager").status is not Status.DIFFERS
+
+
 def test_calls_of_one_run_count_too():
     verdict = check(torch.sin, input_sets=[(torch.randn(5),), (torch.randn(5),)], backend=giving_out_again)
 

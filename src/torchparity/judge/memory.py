@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 ZONED_DEVICES = ("cuda",)
 # Who says so: torch's own CUDA graphs write to the same memory at every replay, and an output is to be cloned.
 REUSING = ("inductor", "cudagraphs")
+# How often eager is called where a candidate does something to what it returned before.
+CALLS = 3
 
 
 def look_at_memory(oracle: Oracle, candidates: list[CandidateRun]) -> None:
@@ -33,19 +35,24 @@ def look_at_memory(oracle: Oracle, candidates: list[CandidateRun]) -> None:
 
 
 def written_over(oracle: Oracle, reports: dict[str, LeafReport]) -> list[LeafReport]:
-    """Return the outputs whose memory the next call gives out again, where eager does not do so itself."""
-    shared = {path: other for path, other in oracle.held.shared.items() if path in reports}
-    if not shared or torchapi.is_distributed() or (oracle.recorded and oracle.candidate.name in REUSING):
+    """Return the outputs that a later call writes over, or whose memory it gives out, where eager does not do so."""
+    if torchapi.is_distributed() or (oracle.recorded and oracle.candidate.name in REUSING):
+        return []
+    held = oracle.held
+    told = {path: reasons.changes_later() for path in sorted(held.look_again()) if path in reports}
+    told |= {path: reasons.given_out_again(path, other) for path, other in held.shared.items() if path in reports}
+    if not told:
         return []
     eager = Held()
     with torchapi.eagerly():
-        endings = [oracle.ground.runner.run(oracle.subject.model, eager.hear) for _ in range(2)]
+        endings = [oracle.ground.runner.run(oracle.subject.model, eager.hear) for _ in range(CALLS)]
     if any(ending.failure is not None for ending in endings):
         return []
+    excused = eager.look_again() | eager.shared.keys()
     return [
-        with_mismatch(reports[path], Mismatch(kind=Kind.MUTATION, detail=reasons.given_out_again(path, other)))
-        for path, other in shared.items()
-        if path not in eager.shared
+        with_mismatch(reports[path], Mismatch(kind=Kind.MUTATION, detail=detail))
+        for path, detail in told.items()
+        if path not in excused
     ]
 
 

@@ -170,6 +170,11 @@ def given_out_again(path: str, other: str) -> str:
     return f"its memory is that of {whose} of the call before: what a caller still holds is written over"
 
 
+def changes_later() -> str:
+    """Say that what was returned is not what it was, once the candidate was called again."""
+    return "it holds other numbers once the model is called again: what a caller still holds is written over"
+
+
 def out_of_bounds(paths: Sequence[str], detail: str) -> str:
     """Say that the candidate writes where it must not."""
     rest = f", and beside {len(paths) - 1} more" if len(paths) > 1 else ""
