@@ -10,11 +10,12 @@ import torch
 import torchparity
 from torchparity.diagnosis.blame import Inquiry, operator_of
 from torchparity.diagnosis.halving import fewest
-from torchparity.diagnosis.switches import SWITCHES, usable
+from torchparity.diagnosis.switches import SWITCHES, settings_in, turned, usable
 from torchparity.faults.stages import wrong_stage
 from torchparity.judge.script import write_bundle
 from torchparity.records import Failure, Status, Trial, Verdict
 from torchparity.records.wire import plain_data
+from torchparity.request import request_for
 from torchparity.workers.outcome import Ending, Limits, Outcome
 from torchparity.workers.pool import Pool
 
@@ -139,6 +140,37 @@ def test_every_switch_is_known_to_this_torch_or_left_out():
     assert len(known) >= 12
     assert "inductor.cpp.simdlen" not in {switch.key for switch in usable({"inductor.cpp.simdlen": 1})}
     assert len({switch.key for switch in SWITCHES}) == len(SWITCHES)
+
+
+MODES = [{"mode": "max-autotune"}, {"options": {"max_autotune": True}}]
+
+
+@pytest.mark.parametrize("said", MODES, ids=["mode", "options"])
+def test_what_a_mode_turns_on_is_a_switch_that_wins_over_it(said):
+    request = request_for("check", {"config": {"functorch.cse": True, "inductor.freezing": True}, **said})
+    assert "inductor.max_autotune" in {switch.key for switch in usable(settings_in(request))}
+    assert "inductor.max_autotune" not in {switch.key for switch in usable(settings_in(request_for("check", {})))}
+
+    changed = turned(request, {"inductor.max_autotune": False, "functorch.cse": False})
+    assert not settings_in(changed)["inductor.max_autotune"]
+    assert changed.config == {"functorch.cse": False, "inductor.freezing": True}
+
+    model, x = torch.nn.Linear(64, 32).eval(), torch.randn(32, 64)
+    as_it_is, otherwise = (
+        torchparity.check(
+            model, (x,), mode=one.mode, options=one.options, config=one.config, no_grad=True, fresh_cache=True
+        )
+        for one in (request, changed)
+    )
+    assert as_it_is.tuned
+    assert not otherwise.tuned
+    assert (as_it_is.status, otherwise.status) == (Status.SAME, Status.SAME)
+
+
+def test_settings_for_all_are_changed_where_no_mode_says_more():
+    request = request_for("check", {"config": {"inductor.max_fusion_size": 4}})
+    assert turned(request, {"inductor.max_fusion_size": 1}).config == {"inductor.max_fusion_size": 1}
+    assert turned(request, {"inductor.max_fusion_size": 1}).options == request.options
 
 
 def test_an_operator_is_named_as_torch_names_it():

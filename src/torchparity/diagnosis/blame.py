@@ -18,7 +18,7 @@ import torch
 from torchparity import torchapi
 from torchparity.diagnosis.halving import fewest
 from torchparity.diagnosis.steps import JOB, read_steps
-from torchparity.diagnosis.switches import Switch, usable
+from torchparity.diagnosis.switches import Switch, settings_in, usable
 from torchparity.errors import NothingFails
 from torchparity.judge.isolated import verdict_of
 from torchparity.judge.reading import Reading, read
@@ -233,7 +233,7 @@ class Inquiry:
 
     def switched(self) -> tuple[Switch, Trial] | None:
         """Return a setting that makes the failure go away, and the run that shows it."""
-        switches = list(usable(dict(self.case.recipe.config), torch.device(self.case.device).type))
+        switches = list(usable(settings_in(self.case.request), torch.device(self.case.device).type))
 
         def turn(chosen: list[Switch]) -> Trial:
             config = {switch.key: switch.value for switch in chosen}

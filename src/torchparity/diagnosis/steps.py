@@ -16,6 +16,7 @@ from torch.fx.passes.split_module import split_module
 from torchparity import torchapi
 from torchparity.compilers.engines import graph_backend
 from torchparity.compilers.written import SourceBackend
+from torchparity.diagnosis.switches import turned
 from torchparity.judge.cases import judge_case
 from torchparity.judge.isolated import Announce, answer
 from torchparity.records import ProgressCallback, Verdict
@@ -28,9 +29,10 @@ JOB = "torchparity.diagnosis.steps:trial_job"
 def trial_job(payload: dict[str, Any], announce: Announce) -> dict[str, Any]:
     """Judge a bundle under the changes of a trial; answer with the verdict and the steps that were met.
 
-    `backend`, `config` and `options` replace those of the bundle; `disabled` are steps to leave out; `interpret` runs
-    inductor's graphs instead of the code it would write; `whole` are operators that AOTAutograd does not take apart;
-    `eager` are operations that are not given to the backend. Steps go to a file as they are met: a crash loses none.
+    `backend` and `options` replace those of the bundle, `config` wins over its settings; `disabled` are steps to leave
+    out; `interpret` runs inductor's graphs instead of the code it would write; `whole` are operators that AOTAutograd
+    does not take apart; `eager` are operations that are not given to the backend. Steps go to a file as they are met: a
+    crash loses none.
     """
     folder = Path(payload["folder"])
     case = read_bundle(folder)
@@ -40,7 +42,7 @@ def trial_job(payload: dict[str, Any], announce: Announce) -> dict[str, Any]:
     if payload.get("options") is not None:
         request = replace(request, options=payload["options"])
     if payload.get("config"):
-        request = replace(request, config={**request.config, **payload["config"]})
+        request = turned(request, payload["config"])
     if payload.get("eager"):
         request = replace(request, backend=without(request.backend, set(payload["eager"]), request.options))
     disabled = {(stage, label, number) for stage, label, number in payload.get("disabled", ())}

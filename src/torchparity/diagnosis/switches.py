@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 from torchparity import torchapi
+from torchparity.request import Request
+
+# The area whose settings a mode and options of torch.compile change, for one model; what is set for all gives way.
+INDUCTOR = "inductor."
 
 
 @dataclass(frozen=True)
@@ -57,7 +61,29 @@ SWITCHES = (
 )
 
 
-def usable(config: dict[str, Any], device: str = "cpu") -> Iterator[Switch]:
+def settings_in(request: Request) -> dict[str, Any]:
+    """Return the settings that a request is compiled with: those of its mode and options win, as they do in torch."""
+    return {**request.config, **{INDUCTOR + name: value for name, value in _inner(request).items()}}
+
+
+def turned(request: Request, config: Mapping[str, Any]) -> Request:
+    """Return a request with other settings, which hold even where its mode or its options say something else."""
+    inner = _inner(request)
+    if not inner:
+        return replace(request, config={**request.config, **config})
+    ours = {key: value for key, value in config.items() if key.startswith(INDUCTOR)}
+    others = {key: value for key, value in config.items() if key not in ours}
+    options = {**inner, **{key.removeprefix(INDUCTOR): value for key, value in ours.items()}}
+    return replace(request, mode=None, options=options, config={**request.config, **others})
+
+
+def _inner(request: Request) -> dict[str, Any]:
+    """Return the settings of inductor that the mode and the options of a request stand for."""
+    said = request.mode is not None or request.options
+    return torchapi.inductor_settings(request.mode, request.options) if request.backend == "inductor" and said else {}
+
+
+def usable(config: Mapping[str, Any], device: str = "cpu") -> Iterator[Switch]:
     """Yield the switches that this torch knows, and that would change something in code for a device."""
     others = "inductor.triton." if device == "cpu" else "inductor.cpp."
     for switch in SWITCHES:
