@@ -16,8 +16,9 @@ from typing import Any, TypeVar
 import torch
 
 from torchparity import torchapi
+from torchparity.diagnosis.generated import Generated, kernels_of, read_kernels
 from torchparity.diagnosis.halving import fewest
-from torchparity.diagnosis.steps import JOB, read_steps
+from torchparity.diagnosis.steps import JOB, kernels_beside, read_steps
 from torchparity.diagnosis.switches import Switch, settings_in, usable
 from torchparity.errors import NothingFails
 from torchparity.judge.isolated import verdict_of
@@ -45,6 +46,7 @@ class Inquiry:
         self.notes = tempfile.TemporaryDirectory(prefix="torchparity-")
         self.trials: list[Trial] = []
         self.failing: Trial | None = None
+        self.kernels: list[Generated] = []
         self.began = time.monotonic()
 
     def run(self) -> Blame:
@@ -54,6 +56,7 @@ class Inquiry:
 
     def _run(self) -> Blame:
         self.failing, steps = self.attempt("as it is")
+        self.kernels = read_kernels(kernels_beside(self.steps_of(0)))
         if self.failing.status is not Status.DIFFERS:
             raise NothingFails(
                 f"{self.case.name} does not fail here: {self.failing.status.value}",
@@ -76,7 +79,7 @@ class Inquiry:
         """Judge the case under a change; a crash there is an answer like any other."""
         if self.listen is not None:
             self.listen(f"run {len(self.trials) + 1}: {change}")
-        steps = Path(self.notes.name) / f"steps_{len(self.trials)}"
+        steps = self.steps_of(len(self.trials))
         payload = {"folder": str(self.folder), "steps": str(steps), **payload}
         outcome = self.pool.submit(JOB, payload, limits=self.limits).result()
         verdict = verdict_of(outcome, subject=self.case.name, backend=self.case.recipe.backend_name())
@@ -88,12 +91,24 @@ class Inquiry:
         self.trials.append(trial)
         return trial, read_steps(steps)
 
+    def steps_of(self, number: int) -> Path:
+        """Return the file for the steps of a run."""
+        return Path(self.notes.name) / f"steps_{number}"
+
     def without(self, steps: Sequence[Step], what: str, **payload: Any) -> Trial:
         """Judge the case with some steps left out."""
         return self.attempt(f"without {what}", disabled=[list(step) for step in steps], **payload)[0]
 
-    def found(self, stage: str, *, part: str = "", passing: Trial | None = None, switch: Any = None) -> Blame:
-        """Return the finding."""
+    def found(
+        self,
+        stage: str,
+        *,
+        part: str = "",
+        passing: Trial | None = None,
+        switch: Any = None,
+        nodes: Sequence[str] | None = None,
+    ) -> Blame:
+        """Return the finding; with the kernels that compute some nodes, where it is the code that is to blame."""
         assert self.failing is not None
         return Blame(
             subject=self.case.name,
@@ -104,6 +119,7 @@ class Inquiry:
             failing=self.failing,
             passing=passing,
             trials=tuple(self.trials),
+            kernels=kernels_of(self.kernels, nodes) if nodes is not None else (),
             seconds=time.monotonic() - self.began,
         )
 
@@ -181,11 +197,13 @@ class Inquiry:
             return found
         switch = self.switched()
         lowerings = [step for step in steps if step[0] == LOWERINGS]
-        lowering = self.guilty(lowerings, lambda step: re.sub(r"_\d+$", "", step[1]), "the lowering of")
+        lowering = self.guilty(lowerings, lowered, "the lowering of")
         part = lowering[0] if lowering is not None else ""
+        nodes = [step[1] for step in lowerings if lowered(step) == part]
         if switch is not None:
-            return self.found("codegen", part=part, passing=switch[1], switch={switch[0].key: switch[0].value})
-        return self.found(LOWERINGS, part=part, passing=lowering[1]) if lowering is not None else None
+            setting = {switch[0].key: switch[0].value}
+            return self.found("codegen", part=part, passing=switch[1], switch=setting, nodes=nodes)
+        return self.found(LOWERINGS, part=part, passing=lowering[1], nodes=nodes) if lowering is not None else None
 
     def foreign(self, right: Trial) -> Blame:
         """A backend that is not torch's: its own options, then operations that it is not given."""
@@ -251,6 +269,11 @@ class Inquiry:
         """Tell whether a trial fails as the case does; another failure tells nothing about the case's."""
         assert self.failing is not None
         return read(trial.status, trial.kind, self.failing.kind) is Reading.FAILS
+
+
+def lowered(step: Step) -> str:
+    """Return the operation that a step of lowering is about, whichever of its uses."""
+    return re.sub(r"_\d+$", "", step[1])
 
 
 def operator_of(step: Step) -> str:

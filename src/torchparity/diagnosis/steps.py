@@ -16,6 +16,7 @@ from torch.fx.passes.split_module import split_module
 from torchparity import torchapi
 from torchparity.compilers.engines import graph_backend
 from torchparity.compilers.written import SourceBackend
+from torchparity.diagnosis.generated import writing_kernels
 from torchparity.diagnosis.switches import turned
 from torchparity.judge.cases import judge_case
 from torchparity.judge.isolated import Announce, answer
@@ -53,6 +54,7 @@ def trial_job(payload: dict[str, Any], announce: Announce) -> dict[str, Any]:
         with (
             torchapi.inductor.watched_steps(disabled, met),
             torchapi.inductor.traced_whole(payload.get("whole", ())),
+            writing_kernels(kernels_beside(met.place), folder, case.origin.get("nodes") or ()),
             graphs,
         ):
             return judge_case(replace(case, request=request), path=folder, progress=tell)
@@ -65,12 +67,18 @@ class Written(list[tuple[str, str, int]]):
 
     def __init__(self, path: Path) -> None:
         super().__init__()
+        self.place = path
         self.file = path.open("w", encoding="utf-8", buffering=1)
 
     def append(self, step: tuple[str, str, int]) -> None:
         """Keep a step, and write it down at once."""
         super().append(step)
         self.file.write(json.dumps(step) + "\n")
+
+
+def kernels_beside(steps: Path) -> Path:
+    """Return where the kernels of a trial stand, beside its steps."""
+    return steps.with_suffix(".kernels")
 
 
 def read_steps(path: Path) -> list[tuple[str, str, int]]:

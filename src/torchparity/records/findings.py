@@ -66,13 +66,21 @@ class Trial:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Kernel:
+    """A kernel that a compiler has generated, by its own name, and the user's source lines that it is blamed for."""
+
+    name: str
+    lines: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
 class Blame:
     """Which stage of the compiler is to blame, and what in it.
 
     `stage` is one of dynamo, aot_autograd, decomposition, partitioner, pre_grad_passes, joint_graph_passes,
     post_grad_passes, lowerings, codegen, inductor, backend. `part` is the pass, the decomposition or the operation that
     was found there, `switch` a setting that makes the failure go away. `failing` and `passing` are the two runs that
-    show it.
+    show it. `kernels` are those that compute the part, where the code that is written for it is wrong.
     """
 
     subject: str
@@ -83,6 +91,7 @@ class Blame:
     failing: Trial | None = None
     passing: Trial | None = None
     trials: tuple[Trial, ...] = ()
+    kernels: tuple[Kernel, ...] = ()
     seconds: float = 0.0
 
     @property

@@ -12,6 +12,8 @@ from torchparity.records import THROUGH, Blame, Located, NodeError, PassesReport
 
 SHOWN_NODES = 12
 SHOWN_LINES = 24
+# So many of the kernels that are blamed are named.
+KERNELS = 3
 HOW = {
     "introduced": "introduces the error",
     "propagated": "is the first with a wrong result",
@@ -112,6 +114,11 @@ def render_blame(found: Blame, console: Console) -> None:
     console.print(f"[bold red]BLAME[/]  {what}{name}  ({found.queries} runs, {found.seconds:.0f} s)", highlight=False)
     for key, value in found.switch.items():
         console.print(f"  goes away with {escape(key)} = {escape(repr(value))}", highlight=False)
+    for kernel in found.kernels[:KERNELS]:
+        lines = "; ".join(short_line(line) for line in kernel.lines)
+        console.print(
+            f"  in the kernel {escape(kernel.name)}{escape(f', for {lines}' if lines else '')}", highlight=False
+        )
     rows = [("fails", found.failing), ("passes", found.passing)]
     for word, trial in rows:
         if trial is not None:
@@ -122,9 +129,17 @@ def blame_text(found: Blame) -> str:
     """Return who is to blame in one sentence, and what makes the failure go away."""
     what = STAGES.get(found.stage, found.stage)
     text = f"{what[0].upper()}{what[1:]}" + (f": `{found.part}`" if found.part else "")
+    if found.kernels:
+        text += f", in the kernel{'s' if len(found.kernels) > 1 else ''} {kernel_names(found)}"
     if found.passing is not None:
         text += f". It passes with this change: {found.passing.change}"
     return text + "."
+
+
+def kernel_names(found: Blame) -> str:
+    """Return the names of the first kernels that are blamed."""
+    names = [f"`{kernel.name}`" for kernel in found.kernels[:KERNELS]]
+    return ", ".join(names) + (f" and {len(found.kernels) - KERNELS} more" if len(found.kernels) > KERNELS else "")
 
 
 def told(trial: Trial) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from torchparity.records import DONE, Diagnosis, LeafReport, Status
+from torchparity.records import DONE, Diagnosis, Kind, LeafReport, Located, Status
 from torchparity.report.findings import HOW, STAGES, short_line
 from torchparity.report.story import listed
 from torchparity.report.terminal import where_cell
@@ -55,7 +55,7 @@ def where_line(found: Diagnosis) -> str:
         place = f"  {line}" if line else "  (no source line is known)"
         fused = listed((node.operation for node in located.fusion), FUSED)
         needs = f" ({fused})" if fused else ""
-        return f"{located.culprit.operation} {HOW[located.how]}{needs}{place}"
+        return f"{located.culprit.operation} {how_text(found, located)}{needs}{place}"
     if found.graph is not None:
         return f"in graph {found.graph.name} ({found.graph.operations} operations); {unfinished(found, 'locate')}"
     if found.smallest is not None and found.smallest.program:
@@ -65,14 +65,22 @@ def where_line(found: Diagnosis) -> str:
     return f"not known; {unfinished(found, 'graph')}"
 
 
+def how_text(found: Diagnosis, located: Located) -> str:
+    """Say what an operation does; where something raises, whether that is the compiler or what it has made."""
+    failure = found.verdict.failure if found.verdict is not None else None
+    ran = failure is not None and failure.stage in ("run", Kind.CRASHES.value)
+    return "makes the compiled code fail" if located.how == "raises" and ran else HOW[located.how]
+
+
 def stage_line(found: Diagnosis) -> str:
     """Name the stage of the compiler, the part of it, and what makes the failure go away."""
     blame = found.blame
     if blame is None:
         return unfinished(found, "blame")
     part = f": {blame.part}" if blame.part else ""
+    kernel = f", kernel {blame.kernels[0].name}" if len(blame.kernels) == 1 else ""
     gone = f"  (passes {blame.passing.change})" if blame.passing is not None else ""
-    return f"{STAGES.get(blame.stage, blame.stage)}{part}{gone}"
+    return f"{STAGES.get(blame.stage, blame.stage)}{part}{kernel}{gone}"
 
 
 def script_line(found: Diagnosis) -> str:

@@ -205,3 +205,28 @@ def watched_steps(disabled: Container[tuple[str, str, int]], met: list[tuple[str
     finally:
         bisector.disable_subsystem = original
         bisector.bisection_enabled = enabled
+
+
+@contextlib.contextmanager
+def heard_kernels(hear: Callable[[str, list[Any]], None]) -> Iterator[None]:
+    """Call `hear(name, nodes)` for every kernel that inductor writes or calls, with the nodes of its graph in it."""
+    module = lookup("torch._inductor.debug")
+    name = "set_kernel_post_grad_provenance_tracing"
+    original = lookup(f"torch._inductor.debug.{name}")
+
+    @functools.wraps(original)
+    def noted(schedule: Any, kernel: str, *args: Any, **options: Any) -> Any:
+        parts = [getattr(part, "node", None) for part in schedule] if isinstance(schedule, list) else [schedule]
+        nodes = dict.fromkeys(node for part in parts for node in getattr(part, "origins", ()))
+        hear(str(kernel), list(nodes))
+        return original(schedule, kernel, *args, **options)
+
+    holders = [module, *(lookup(f"torch._inductor.codegen.{writer}") for writer in ("triton", "cpp"))]
+    holders = [holder for holder in holders if getattr(holder, name, None) is original]
+    for holder in holders:
+        setattr(holder, name, noted)
+    try:
+        yield
+    finally:
+        for holder in holders:
+            setattr(holder, name, original)
