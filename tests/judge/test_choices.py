@@ -11,8 +11,8 @@ from torchparity import Status, UsageError, check, torchapi
 from torchparity.compare.expectation import Comparison
 from torchparity.compilers.candidates import tunes
 from torchparity.judge.appeals import CandidateRun
-from torchparity.judge.choices import Rounds
-from torchparity.records import Failure, LeafReport
+from torchparity.judge.choices import Rounds, full_of_nan
+from torchparity.records import Failure, Kind, LeafReport
 
 TUNED: dict[str, Any] = {
     "mode": "max-autotune",
@@ -27,10 +27,10 @@ def linear() -> tuple[torch.nn.Module, tuple[torch.Tensor, ...]]:
     return torch.nn.Linear(64, 32).eval(), (torch.randn(32, 64),)
 
 
-def with_kernel(monkeypatch: pytest.MonkeyPatch, compute: Any) -> None:
-    """Let tuning have one more kernel to take for a linear layer."""
+def with_kernel(monkeypatch: pytest.MonkeyPatch, compute: Any, *, writes: bool = False) -> None:
+    """Let tuning have one more kernel to take for a linear layer; it makes its result, or `writes` it to a buffer."""
     selection = torchapi.lookup("torch._inductor.select_algorithm")
-    kernel = selection.ExternKernelChoice(compute, name=f"extra_{compute.__name__}", has_out_variant=False)
+    kernel = selection.ExternKernelChoice(compute, name=f"extra_{compute.__name__}", has_out_variant=writes)
     select = selection.AlgorithmSelectorCache.__call__
 
     def selected(self: Any, name: str, choices: Any, inputs: Any, layout: Any, *args: Any, **kwargs: Any) -> Any:
@@ -98,6 +98,31 @@ def test_a_wrong_kernel_that_is_not_taken_is_named(monkeypatch):
     assert any("slow_and_wrong" in reason and reason.endswith("is wrong") for reason in verdict.reasons)
     (tuned,) = verdict.tuned
     assert [name for name in tuned.choices if "slow_and_wrong" in name] == list(tuned.wrong)
+
+
+def leaves_half(*args: Any, out: torch.Tensor, **kwargs: Any) -> torch.Tensor:
+    """Write the first half of the rows; in the others stays what was there: a right result, maybe."""
+    kept = out[16:].clone()
+    out.copy_(slow_and_wrong(*args, **kwargs) / 1.01)
+    out[16:] = kept
+    return out
+
+
+def test_a_kernel_that_leaves_part_of_its_result_is_named(monkeypatch):
+    with_kernel(monkeypatch, leaves_half, writes=True)
+    verdict = check(*linear(), every_choice=True, **TUNED)
+
+    assert verdict.status is Status.DIFFERS
+    (tuned,) = verdict.tuned
+    assert [name for name in tuned.choices if "leaves_half" in name] == list(tuned.wrong)
+    assert any(leaf.kind in (Kind.NONFINITE.value, "value") for leaf in verdict.leaves)
+
+
+def test_memory_that_nobody_has_written_is_full_of_nan():
+    made = full_of_nan(torch.empty)(3, 4)
+    assert made.isnan().all()
+    assert not full_of_nan(torch.zeros)(3).any()
+    assert full_of_nan(torch.empty)(3, dtype=torch.int64).shape == (3,)
 
 
 def test_other_backends_choose_nothing():

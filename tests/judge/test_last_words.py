@@ -1,9 +1,15 @@
 """What a process that died has said: the cause, and not the list of its modules."""
 
+import json
 import subprocess
 import sys
+from dataclasses import asdict
 
-from torchparity.judge.isolated import FATAL, WORDS, last_words
+import pytest
+
+from torchparity.judge.isolated import FATAL, WORDS, last_words, verdict_of
+from torchparity.records import Progress, Status
+from torchparity.workers.outcome import Ending, Outcome
 
 DIES = """
 import os, torch
@@ -27,6 +33,16 @@ def test_a_crash_tells_its_cause():
     assert FATAL in told
     assert "Extension modules" not in told
     assert len(told) <= WORDS
+
+
+@pytest.mark.parametrize(("device", "told"), [("cpu", "cpu"), ("cuda:0", "cuda:0")])
+def test_a_process_that_died_says_where_it_ran(device, told):
+    """Whoever asks may have no such device."""
+    phase = json.dumps(asdict(Progress(run=3, runs=5, name="inductor 1", candidate=True, device=device)))
+    died = Outcome(ending=Ending.KILLED, signal=11, phase=phase)
+    verdict = verdict_of(died, subject="m", backend="inductor")
+    assert verdict.status is Status.DIFFERS
+    assert verdict.environment["device"] == told
 
 
 def test_what_is_no_crash_keeps_its_end():

@@ -1,6 +1,7 @@
 """Rounding noise: what is exact stays, what is rounded moves by its last bits, and runs can be repeated."""
 
 import importlib
+import json
 import math
 
 import pytest
@@ -452,6 +453,24 @@ def test_how_products_are_shortened_is_known_however_it_was_said():
         assert torchapi.device_numerics()["tf32_products"]
     finally:
         torch.backends.cuda.matmul.fp32_precision = before
+
+
+def test_what_decides_how_a_gpu_rounds_is_told(monkeypatch):
+    monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    before = torch.backends.cuda.flash_sdp_enabled()
+    torch.backends.cuda.enable_flash_sdp(False)
+    torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
+    try:
+        told = torchapi.device_numerics()
+    finally:
+        torch.backends.cuda.enable_flash_sdp(before)
+        torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = True
+    assert told["cublas_workspace"] == ":4096:8"
+    assert not told["bf16_reduced_sums"]
+    assert "math" in told["attention_by"]
+    assert "flash" not in told["attention_by"]
+    assert told["products_by"]
+    json.dumps(told)
 
 
 @pytest.mark.parametrize("broken", ["missing", "cannot compile"])

@@ -148,10 +148,9 @@ class Ground:
         """Tell whoever watches which run is about to start."""
         self.planned = max(self.planned, len(self.records) + 1)
         if self.settings.progress is not None:
-            number, after = len(self.records) + 1, self.candidate_ran
-            self.settings.progress(
-                Progress(run=number, runs=self.planned, name=name, candidate=candidate, after_candidate=after)
-            )
+            run = Progress(run=len(self.records) + 1, runs=self.planned, name=name, candidate=candidate)
+            here = str(self.runner.device)
+            self.settings.progress(replace(run, after_candidate=self.candidate_ran, device=here))
         self.candidate_ran |= candidate
 
     def record(self, name: str, ending: Ending) -> None:

@@ -133,11 +133,20 @@ def verdict_of(outcome: Outcome, *, subject: str, backend: str) -> Verdict:
         reasons=(why,),
         runs=(RunRecord(name=name or "start", ending=outcome.ending.value, seconds=outcome.seconds, detail=how),),
         recipe={"backend": backend},
-        environment=environment(torch.device("cpu")),
+        environment=environment_there(event),
         subject=subject,
         failure=failure,
         seconds=outcome.seconds,
     )
+
+
+def environment_there(event: Progress | None) -> dict[str, Any]:
+    """Return where a process ran that cannot tell any more, as its last phase and this process know it."""
+    name = event.device if event is not None else "cpu"
+    try:
+        return environment(torch.device(name))
+    except (RuntimeError, AssertionError):  # This process has no such device, or cannot ask it.
+        return {**environment(torch.device("cpu")), "device": name}
 
 
 def last_words(output: str) -> str:

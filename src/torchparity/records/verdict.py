@@ -289,7 +289,8 @@ class Verdict:
 class Progress:
     """Which run of how many is about to start, or in the midst of it a `bundle` that was written for who wants it.
 
-    `candidate` tells that it is the compiled model's, `after_candidate` that such a run was made in this process.
+    `candidate` tells that it is the compiled model's, `after_candidate` that such a run was made in this process, and
+    `device` where it runs.
     """
 
     run: int
@@ -298,6 +299,7 @@ class Progress:
     candidate: bool = False
     after_candidate: bool = False
     bundle: str = ""
+    device: str = "cpu"
 
 
 ProgressCallback = Callable[[Progress], None]

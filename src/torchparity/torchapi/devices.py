@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import importlib
+import os
 import re
 import time
 from collections.abc import Iterator, Set
@@ -30,6 +31,8 @@ FAULTS = (
 )
 # file:line: function: block: [0,0,0], thread: [1,0,0] Assertion `index out of bounds: 0 <= tmp4 < 5` failed.
 ASSERTION = re.compile(r"^(?P<file>\S+?):(?P<line>\d+): .*?: block: .*?Assertion `(?P<what>.*)` failed", re.M)
+# Kernels that eager's attention may take.
+ATTENTION = ("flash", "mem_efficient", "cudnn", "math")
 HANGS = "kernel that never ends"
 POLL_SECONDS = 0.002
 
@@ -103,15 +106,23 @@ def allows_tf32(operation: str) -> bool:
         return bool(newer.fp32_precision == "tf32")
 
 
-def device_numerics() -> dict[str, bool]:
-    """Return the settings that decide how a GPU rounds."""
-    products = torch.backends.cuda.matmul
+def device_numerics() -> dict[str, Any]:
+    """Return the settings that decide how a GPU rounds, and which library, kernel or order of sums it takes."""
+    products, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
+    library: Any = torch.backends.cuda.preferred_blas_library()
+    attention = {name: getattr(torch.backends.cuda, f"{name}_sdp_enabled", None) for name in ATTENTION}
     return {
         "tf32_products": allows_tf32("mm"),
         "tf32_convolutions": allows_tf32("convolution"),
         "fp16_reduced_sums": bool(products.allow_fp16_reduced_precision_reduction),
         "bf16_reduced_sums": bool(products.allow_bf16_reduced_precision_reduction),
-        "cudnn_benchmark": bool(torch.backends.cudnn.benchmark),
+        "fp16_accumulation": bool(getattr(products, "allow_fp16_accumulation", False)),
+        "products_by": str(library.name).lower(),
+        "cublas_workspace": os.environ.get("CUBLAS_WORKSPACE_CONFIG", ""),
+        "cudnn": str(cudnn.version() or "") if cudnn.enabled else "",
+        "cudnn_benchmark": bool(cudnn.benchmark),
+        "cudnn_deterministic": bool(cudnn.deterministic),
+        "attention_by": ", ".join(name for name, enabled in attention.items() if enabled is not None and enabled()),
         "deterministic": torch.are_deterministic_algorithms_enabled(),
     }
 
