@@ -1,5 +1,8 @@
 """The script of a program: text that is Python, for every kind of difference."""
 
+import subprocess
+import sys
+
 import pytest
 import torch
 
@@ -181,3 +184,34 @@ def test_a_script_shows_a_fact_that_is_lost_wherever_it_is(kind, leaf, eager, br
     monkeypatch.setattr(torch, "compile", lambda function: broken)
     with pytest.raises(AssertionError):
         exec(script.text, dict(names))
+
+
+DIES_LATER = """
+import os
+import torch
+
+calls = []
+
+def program(a):
+    calls.append(1)
+    torch._dynamo.graph_break()
+    if len(calls) == 6:
+        os.abort()
+    return a + 1
+
+def make():
+    return (program, torch.ones(3))
+"""
+
+
+def test_what_dies_sooner_or_later_is_called_often(tmp_path):
+    """Memory that is destroyed kills a process when somebody next looks at it."""
+    found = list(scripts(DIES_LATER, Kind.CRASHES.value, ["output"], request_for("check", {"backend": "eager"})))
+    codes = []
+    for number, script in enumerate(found[:2]):
+        place = tmp_path / f"script{number}.py"
+        place.write_text(script.text)
+        ended = subprocess.run([sys.executable, str(place)], check=False, capture_output=True, text=True)
+        codes.append(ended.returncode)
+    assert codes == [0, 1]
+    assert "AssertionError: SIGABRT" in ended.stderr

@@ -17,7 +17,7 @@ ARM = {"amin_of_bytes", "argmin_bytes"}
 # In the code for vectors of x86.
 X86 = {
     "add_bools_as_integers", "add_true_to_bools", "floor_division_of_slice", "not_of_arange", "prod_overflows",
-    "remainder_beyond",
+    "remainder_beyond", "tile_counted_twice",
 }  # fmt: skip
 
 

@@ -26,6 +26,8 @@ FACTS = (Kind.STRIDE.value, Kind.ALIAS.value, Kind.REQUIRES_GRAD.value, Kind.DTY
 # What draws random numbers; and layers, which draw their weights.
 DRAWS = re.compile(r"\brand|dropout|normal_|uniform_|bernoulli|multinomial")
 LAYERS = re.compile(r"\bnn\.(?!functional)")
+# What destroys memory dies of it sooner or later: a script that calls it so often shows that.
+OFTEN = 30
 CLOSE = "torch.testing.assert_close(actual, expected)"
 EQUAL = "torch.testing.assert_close(actual, expected, rtol=0, atol=0)"
 
@@ -158,8 +160,10 @@ def checks(kind: str, compiled: str) -> Iterator[list[str]]:
         watch = f"faulthandler.dump_traceback_later({HANG_SECONDS}, exit=True)"
         yield ["import faulthandler", f"run({EAGER})", watch, f"run({compiled})"]
     elif kind == Kind.CRASHES.value:
-        child = ["import os, signal", f"run({EAGER})", "if os.fork() == 0:", f"    run({compiled})", "    os._exit(0)"]
-        yield [*child, "status = os.wait()[1]", "assert status == 0, signal.Signals(status & 127).name"]
+        begins = ["import os, signal", f"run({EAGER})", "if os.fork() == 0:"]
+        ends = ["    os._exit(0)", "status = os.wait()[1]", "assert status == 0, signal.Signals(status & 127).name"]
+        for calls in ([f"    run({compiled})"], [f"    for _ in range({OFTEN}):", f"        run({compiled})"]):
+            yield [*begins, *calls, *ends]
     else:
         both = f"expected, actual = run({EAGER}), run({compiled})"
         yield [both, CLOSE]
