@@ -150,7 +150,9 @@ class Ground:
         if self.settings.progress is not None:
             run = Progress(run=len(self.records) + 1, runs=self.planned, name=name, candidate=candidate)
             here = str(self.runner.device)
-            self.settings.progress(replace(run, after_candidate=self.candidate_ran, device=here))
+            self.settings.progress(
+                replace(run, after_candidate=self.candidate_ran, device=here, patience=self.patience)
+            )
         self.candidate_ran |= candidate
 
     def record(self, name: str, ending: Ending) -> None:

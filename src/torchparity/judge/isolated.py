@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import faulthandler
 import json
 import re
 import signal
@@ -17,6 +18,7 @@ from torchparity.compare.digests import digest_kernels
 from torchparity.compare.statistics import leaf_kernels
 from torchparity.judge import reasons, script
 from torchparity.judge.cases import judge_bundle
+from torchparity.judge.standstill import Standing, standing_in, watching
 from torchparity.records import Failure, Kind, Progress, ProgressCallback, RunRecord, Status, Verdict
 from torchparity.records.wire import plain_data, record_from
 from torchparity.repro.bundle import read_bundle
@@ -53,9 +55,11 @@ def prepare_device() -> None:
 def answer(judge: Callable[[ProgressCallback], Verdict], announce: Announce) -> dict[str, Any]:
     """Judge inside a worker; return the verdict, or the error that the caller is to raise."""
     try:
-        return {"verdict": plain_data(judge(lambda event: announce(json.dumps(asdict(event)))))}
+        return {"verdict": plain_data(judge(watching(lambda event: announce(json.dumps(asdict(event))))))}
     except errors.ParityError as error:
         return {"error": error.to_data()}
+    finally:
+        faulthandler.cancel_dump_traceback_later()
 
 
 def bundle_job(payload: dict[str, Any], announce: Announce) -> dict[str, Any]:
@@ -113,7 +117,12 @@ def verdict_of(outcome: Outcome, *, subject: str, backend: str) -> Verdict:
     name = event.name if event is not None else ""
     own_fault = outcome.ending is Ending.EXITED or outcome.signal in OWN_SIGNALS
     how = describe(outcome)
-    failure, status, why = None, Status.UNKNOWN, reasons.no_answer(how, name)
+    stands = standing_in(outcome.output) if outcome.ending is Ending.TIMED_OUT else None
+    failure, status, why = (
+        None,
+        Status.UNKNOWN,
+        reasons.no_answer(how, name, stands.place if stands is not None else ""),
+    )
     if event is not None and event.candidate and own_fault:
         status, why = Status.DIFFERS, reasons.crashed(backend, how)
         failure = Failure(
@@ -123,6 +132,10 @@ def verdict_of(outcome: Outcome, *, subject: str, backend: str) -> Verdict:
             phase=name,
             traceback=last_words(outcome.output),
         )
+    elif event is not None and event.candidate and stands is not None and hangs(event, stands):
+        message = f"the device is busy without end; the process waits at {stands.place}"
+        failure = Failure(type=torchapi.HANGS, message=message, stage=Kind.CRASHES.value, phase=name)
+        status, why = Status.DIFFERS, reasons.device_fails(backend, failure)
     elif event is not None and event.after_candidate and own_fault:
         why = f"{why}; {reasons.died_later()}"
     elif outcome.error is not None:
@@ -138,6 +151,11 @@ def verdict_of(outcome: Outcome, *, subject: str, backend: str) -> Verdict:
         failure=failure,
         seconds=outcome.seconds,
     )
+
+
+def hangs(event: Progress, stands: Standing) -> bool:
+    """Tell whether what was compiled for a device is what does not end: it has not moved for as long as one waits."""
+    return event.device != "cpu" and stands.still and not stands.compiling
 
 
 def environment_there(event: Progress | None) -> dict[str, Any]:

@@ -311,9 +311,10 @@ def crashed(backend: str, how: str) -> str:
     return f"the model runs, and compiled by {backend} it {how}"
 
 
-def no_answer(how: str, phase: str) -> str:
+def no_answer(how: str, phase: str, place: str = "") -> str:
     """The process that was to answer did not."""
-    return f"no answer: the process {how}" + (f" during '{phase}'" if phase else " before the first run")
+    at = f", at {place}" if place else ""
+    return f"no answer: the process {how}" + (f" during '{phase}'{at}" if phase else " before the first run")
 
 
 def died_later() -> str:

@@ -290,7 +290,7 @@ class Progress:
     """Which run of how many is about to start, or in the midst of it a `bundle` that was written for who wants it.
 
     `candidate` tells that it is the compiled model's, `after_candidate` that such a run was made in this process, and
-    `device` where it runs.
+    `device` where it runs. A device that works longer than `patience` seconds on it is taken to hang.
     """
 
     run: int
@@ -300,6 +300,7 @@ class Progress:
     after_candidate: bool = False
     bundle: str = ""
     device: str = "cpu"
+    patience: float = 0.0
 
 
 ProgressCallback = Callable[[Progress], None]
