@@ -45,6 +45,14 @@ def test_the_kernels_are_those_that_compute_what_is_blamed(names, kernels):
     assert kernels_of(MADE, names) == kernels
 
 
+def test_a_kernel_is_named_once_and_eagers_own_only_where_there_is_no_other():
+    called = [Generated(name="extern_kernels.mm", nodes=(("mm", line),)) for line in ("a", "b")]
+    assert kernels_of(called, {"mm"}) == (Kernel(name="extern_kernels.mm", lines=("a", "b")),)
+    assert kernels_of([*called, Generated(name="cpp_fused", nodes=(("mm", "c"),))], {"mm"}) == (
+        Kernel(name="cpp_fused", lines=("c",)),
+    )
+
+
 def test_the_only_kernel_is_blamed_where_no_node_is_known():
     assert kernels_of(MADE[:1] * 2, ()) == (Kernel(name="one", lines=("net.py:1 in forward: x + y",)),)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 import time
 from typing import Any
 
@@ -25,6 +26,10 @@ def stands(payload: dict[str, Any], announce: Any) -> dict[str, Any]:
     def judge(tell: Any) -> Any:
         tell(Progress(run=1, runs=5, name="eager"))
         tell(Progress(run=4, runs=5, name="inductor 1", candidate=True, device=payload["device"], patience=0.7))
+        if payload["how"] == "leaves":
+            time.sleep(1.0)
+            print("this is why", flush=True)
+            os._exit(3)
         if payload["how"] == "waits":
             time.sleep(1000)
         elif payload["how"] == "compiles":

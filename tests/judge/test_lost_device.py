@@ -1,6 +1,6 @@
 """Errors of a device that stick: an answer about the candidate, and nothing is asked of that device again.
 
-The device is faked at our own seam (`torchapi.settle`, `torchapi.device_lost`); real ones: tests/real/test_cuda_errors.py.
+The device is faked at our own seam (`torchapi.settle`, `torchapi.device_lost`); tests/real has real ones.
 """
 
 from __future__ import annotations

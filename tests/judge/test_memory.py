@@ -9,7 +9,9 @@ import pytest
 import torch
 
 from torchparity import Kind, Status, check, torchapi
+from torchparity.compare.leaves import Leaf
 from torchparity.judge import memory
+from torchparity.judge.holding import HELD_OUTPUTS, Held
 from torchparity.run.zones import ZONE, Zones
 
 
@@ -205,8 +207,9 @@ def test_one_of_several_buffers_in_turn_is_found():
     assert check(torch.sin, input_sets=inputs, backend=turning).status is Status.DIFFERS
 
 
-def test_a_model_with_two_buffers_in_turn_is_same():
-    buffers = [torch.zeros(5), torch.zeros(5)]
+@pytest.mark.parametrize("count", [2, 4, 7])
+def test_a_model_with_some_buffers_in_turn_is_same(count):
+    buffers = [torch.zeros(5) for _ in range(count)]
 
     class Turning(torch.nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -214,8 +217,22 @@ def test_a_model_with_two_buffers_in_turn_is_same():
             return buffers[-1]
 
     inputs = [(torch.randn(5),), (torch.randn(5),)]
-    verdict = check(Turning(), input_sets=inputs, backend="eager")
+    verdict = check(Turning(), input_sets=inputs, backend="eager", candidate_runs=5)
     assert verdict.status is Status.SAME, verdict.reasons
+
+
+def test_many_small_outputs_are_not_each_held_against_all(monkeypatch):
+    asked = []
+    memory_of = torchapi.memory_of
+    monkeypatch.setattr(torchapi, "memory_of", lambda tensor: asked.append(1) or memory_of(tensor))
+    held, count = Held(), 6000
+    for number in range(count):
+        if number % 300 == 0:
+            held.hear(Leaf(path="", role="structure", value=None))
+        held.hear(Leaf(path=f"output[{number}]", role="output", value=torch.zeros(1)))
+    assert len(asked) <= 2 * count
+    assert len(held.before) <= HELD_OUTPUTS
+    assert not held.look_again()
 
 
 def test_a_model_that_changes_what_it_returned_is_never_the_compilers_fault():

@@ -20,17 +20,6 @@ pytestmark = [
     # Owed to the machine: there is no GPU on most of them.
     pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU"),
 ]
-# A kernel that never ends, in a call that waits for it: only the process' time limit ends that.
-WAITING = """
-def waits(graph_module, inputs):
-    def run(*args):
-        hangs[(1,)](args[0], debug=True)
-        args[0].sum().item()
-        return graph_module(*args)
-    return make_boxed_func(run)
-
-register_backend(aot_autograd(fw_compiler=waits), name="waiting")
-"""
 
 
 @pytest.fixture(scope="module")
@@ -42,7 +31,7 @@ def pool():
 @pytest.fixture(scope="module")
 def model(tmp_path_factory):
     place = tmp_path_factory.mktemp("faults") / "model.py"
-    place.write_text(FAULTS + WAITING)
+    place.write_text(FAULTS)
     return Target(f"{place}:make")
 
 
@@ -52,7 +41,6 @@ def model(tmp_path_factory):
         ("asserting", Status.DIFFERS, "device-side assert"),
         ("reaching", Status.DIFFERS, "illegal"),
         ("hanging", Status.DIFFERS, "never ends"),
-        ("waiting", Status.DIFFERS, "never ends"),
         ("exhausting", Status.UNKNOWN, "memory"),
     ],
 )

@@ -98,6 +98,15 @@ def test_the_page_is_made_again_from_the_json_alone(tmp_path):
     assert sorted(entry.name for entry in tmp_path.iterdir()) == ["index.html", "run.json"]
 
 
+def test_a_run_of_an_older_version_has_a_page(tmp_path):
+    """It says nothing of what was not there yet."""
+    write_run(diagnosis(), tmp_path)
+    data = json.loads((tmp_path / "run.json").read_text())
+    assert data["blame"].pop("kernels") == []
+    (tmp_path / "run.json").write_text(json.dumps(data))
+    write_page(read_run(tmp_path), tmp_path)
+
+
 def test_an_investigation_that_ended_early_has_a_page_too():
     found = replace(diagnosis(), graph=None, located=None, smallest=None, blame=None, ended="interrupted")
     text = page_text(run_data(found))

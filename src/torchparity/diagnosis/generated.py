@@ -18,6 +18,7 @@ from torchparity.repro.names import frame_text, line_of
 
 # Where a graph is printed, the user's line stands above what comes from it.
 ORIGIN = re.compile(r"\s*# File: (.+):(\d+) in (\S+), code: (.*)")
+EAGERS = ("extern_kernels.", "torch.ops.", "aten.")
 ASSIGNED = re.compile(r'\s+\w+(: "[^"]*")? = ')
 FRAME = re.compile(r"(.+):(\d+) in (\S+?)(?:: .*)?")
 
@@ -65,10 +66,17 @@ def read_kernels(place: Path) -> list[Generated]:
 
 
 def kernels_of(made: Collection[Generated], names: Collection[str]) -> tuple[Kernel, ...]:
-    """Return the kernels that compute any of some nodes; where no node is known, the only kernel that there is."""
+    """Return the kernels that compute any of some nodes; where no node is known, the only kernel that there is.
+
+    Eager's own kernels, which are called as they are, are named where no other is.
+    """
     if not names and len({kernel.name for kernel in made}) == 1:
         names = {name for kernel in made for name, _ in kernel.nodes}
-    return tuple(dict.fromkeys(filter(None, (kernel.of(names) for kernel in made))))
+    lines: dict[str, dict[str, None]] = {}
+    for kernel in filter(None, (one.of(names) for one in made)):
+        lines.setdefault(kernel.name, {}).update(dict.fromkeys(kernel.lines))
+    written = [name for name in lines if not name.startswith(EAGERS)] or list(lines)
+    return tuple(Kernel(name=name, lines=tuple(lines[name])) for name in written)
 
 
 def users_lines(source: str, nodes: Sequence[str]) -> dict[int, str]:
@@ -77,7 +85,8 @@ def users_lines(source: str, nodes: Sequence[str]) -> dict[int, str]:
     It is known for the operations in order, where each of them is an assignment; else it stands above them.
     """
     before, _, after = source.partition(f"\n{GRAPH}")
-    graph = list(enumerate(after.partition(f"\n{INPUTS}")[0].splitlines(), start=before.count("\n") + 2))
+    graph = list(enumerate(after.partition(f"\n{INPUTS}")[0].split("\n"), start=before.count("\n") + 2))
+    graph = [(number, line) for number, line in graph if line.strip()]
     assigned = [number for number, line in graph if ASSIGNED.match(line)]
     if len(assigned) == len(nodes):
         return dict(zip(assigned, nodes, strict=True))

@@ -13,8 +13,8 @@ from torchparity.compare.digests import digest_of
 from torchparity.compare.leaves import Leaf
 from torchparity.compare.matrices import row_of_bytes
 
-# Bytes of outputs that are held of a call, and of all the calls before it.
-HELD_BYTES = 2**28
+# Bytes of outputs that are held of a call, and of all the calls before it; and how many of those.
+HELD_BYTES, HELD_OUTPUTS = 2**28, 512
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -33,6 +33,8 @@ class Output:
 
     def shares(self, other: torch.Tensor, place: tuple[int, int]) -> bool:
         """Tell whether another tensor lies in the memory of this one, which nobody has let go of."""
+        if self.place[0] >= place[1] or place[0] >= self.place[1]:
+            return False
         mine = torchapi.memory_of(self.value)  # Nothing where a device gives it out again and says so to who looks.
         return self.value.device == other.device and mine is not None and mine[0] < place[1] and place[0] < mine[1]
 
@@ -45,6 +47,7 @@ class Held:
     """The outputs of the calls so far, held as a caller would, and those of this one."""
 
     def __init__(self) -> None:
+        self.calls = 0
         self.before: deque[Output] = deque()
         self.this: list[Output] = []
         # Outputs whose memory a later call gives out, with whose it was; and those that a later call writes over.
@@ -74,18 +77,24 @@ class Held:
 
     def _next_call(self) -> None:
         """Hold what the last call returned, too; of what those before it did, the oldest go where all is full."""
+        self.calls += 1
         self.before.extend(self.this)
         size, latest = sum(held.size for held in self.before), len(self.this)
         self.this = []
-        while size > HELD_BYTES and len(self.before) > latest:
+        while (size > HELD_BYTES or len(self.before) > HELD_OUTPUTS) and len(self.before) > latest:
             oldest = self.before.popleft()
             size -= oldest.size
             self.changed |= {oldest.path} if oldest.has_changed() else set()
 
 
 def bits_of(value: torch.Tensor) -> int | str | None:
-    """Return the digest of a tensor's numbers; nothing where it has none, or may no longer be looked at."""
+    """Return the digest of a tensor's numbers; nothing where it has none, or may no longer be looked at.
+
+    Nor where it has more numbers than memory.
+    """
     try:
+        if value.numel() * value.element_size() > value.untyped_storage().nbytes():
+            return None
         row = row_of_bytes(value.detach().contiguous())
         return None if row is None else digest_of(row)
     except (NotImplementedError, RuntimeError):

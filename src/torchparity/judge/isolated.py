@@ -18,7 +18,7 @@ from torchparity.compare.digests import digest_kernels
 from torchparity.compare.statistics import leaf_kernels
 from torchparity.judge import reasons, script
 from torchparity.judge.cases import judge_bundle
-from torchparity.judge.standstill import Standing, standing_in, watching
+from torchparity.judge.standstill import place_in, watching, without_dumps
 from torchparity.records import Failure, Kind, Progress, ProgressCallback, RunRecord, Status, Verdict
 from torchparity.records.wire import plain_data, record_from
 from torchparity.repro.bundle import read_bundle
@@ -117,11 +117,11 @@ def verdict_of(outcome: Outcome, *, subject: str, backend: str) -> Verdict:
     name = event.name if event is not None else ""
     own_fault = outcome.ending is Ending.EXITED or outcome.signal in OWN_SIGNALS
     how = describe(outcome)
-    stands = standing_in(outcome.output) if outcome.ending is Ending.TIMED_OUT else None
+    place = place_in(outcome.output) if outcome.ending is Ending.TIMED_OUT else ""
     failure, status, why = (
         None,
         Status.UNKNOWN,
-        reasons.no_answer(how, name, stands.place if stands is not None else ""),
+        reasons.no_answer(how, name, place),
     )
     if event is not None and event.candidate and own_fault:
         status, why = Status.DIFFERS, reasons.crashed(backend, how)
@@ -132,10 +132,6 @@ def verdict_of(outcome: Outcome, *, subject: str, backend: str) -> Verdict:
             phase=name,
             traceback=last_words(outcome.output),
         )
-    elif event is not None and event.candidate and stands is not None and hangs(event, stands):
-        message = f"the device is busy without end; the process waits at {stands.place}"
-        failure = Failure(type=torchapi.HANGS, message=message, stage=Kind.CRASHES.value, phase=name)
-        status, why = Status.DIFFERS, reasons.device_fails(backend, failure)
     elif event is not None and event.after_candidate and own_fault:
         why = f"{why}; {reasons.died_later()}"
     elif outcome.error is not None:
@@ -153,11 +149,6 @@ def verdict_of(outcome: Outcome, *, subject: str, backend: str) -> Verdict:
     )
 
 
-def hangs(event: Progress, stands: Standing) -> bool:
-    """Tell whether what was compiled for a device is what does not end: it has not moved for as long as one waits."""
-    return event.device != "cpu" and stands.still and not stands.compiling
-
-
 def environment_there(event: Progress | None) -> dict[str, Any]:
     """Return where a process ran that cannot tell any more, as its last phase and this process know it."""
     name = event.device if event is not None else "cpu"
@@ -173,7 +164,7 @@ def last_words(output: str) -> str:
     Python says which error is fatal, where every thread is, and at the end which modules it has loaded: over 6,000
     letters that tell nothing. What stands right before it is the message of whoever gave up.
     """
-    text = re.sub(r"^Extension modules: .*$", "", output, flags=re.MULTILINE).rstrip()
+    text = re.sub(r"^Extension modules: .*$", "", without_dumps(output), flags=re.MULTILINE).rstrip()
     before, found, after = text.rpartition(FATAL)
     if not found:
         return text[-WORDS:]

@@ -167,7 +167,7 @@ def closely(score: float, look: int) -> str:
 def given_out_again(path: str, other: str) -> str:
     """Say that a later call writes over what an earlier one returned."""
     whose = "itself" if path == other else other
-    return f"its memory is that of {whose} of the call before: what a caller still holds is written over"
+    return f"its memory is that of {whose} of an earlier call: what a caller still holds is written over"
 
 
 def changes_later() -> str:

@@ -31,12 +31,6 @@ FAULTS = (
 )
 # file:line: function: block: [0,0,0], thread: [1,0,0] Assertion `index out of bounds: 0 <= tmp4 < 5` failed.
 ASSERTION = re.compile(r"^(?P<file>\S+?):(?P<line>\d+): .*?: block: .*?Assertion `(?P<what>.*)` failed", re.M)
-# Files that are in the stack while something is compiled, and not when what was compiled runs.
-COMPILING = (
-    "_dynamo/convert_frame.py", "_dynamo/symbolic_convert.py", "_inductor/compile_fx.py", "_inductor/graph.py",
-    "_inductor/scheduler.py", "_inductor/codecache.py", "_inductor/async_compile.py", "_inductor/select_algorithm.py",
-    "_inductor/autotune_process.py", "triton/compiler/",
-)  # fmt: skip
 # Kernels that eager's attention may take.
 ATTENTION = ("flash", "mem_efficient", "cudnn", "math")
 HANGS = "kernel that never ends"
