@@ -235,6 +235,18 @@ def test_many_small_outputs_are_not_each_held_against_all(monkeypatch):
     assert not held.look_again()
 
 
+@pytest.mark.parametrize(("reuses", "held_calls", "told"), [(False, 3, {"output"}), (True, 1, set())])
+def test_of_who_may_write_over_it_only_the_last_call_is_held(reuses, held_calls, told):
+    """Torch's own graphs would see in what is held that a caller still wants it, and record another one beside it."""
+    held, outputs = Held(reuses=reuses), [torch.ones(3) for _ in range(4)]
+    for output in outputs:
+        held.hear(Leaf(path="", role="structure", value=None))
+        held.hear(Leaf(path="output", role="output", value=output))
+    assert len(held.before) == held_calls
+    outputs[2].zero_()
+    assert held.look_again() == told
+
+
 def test_a_model_that_changes_what_it_returned_is_never_the_compilers_fault():
     kept: list[torch.Tensor] = []
 

@@ -44,9 +44,13 @@ class Output:
 
 
 class Held:
-    """The outputs of the calls so far, held as a caller would, and those of this one."""
+    """The outputs of the calls so far, held as a caller would, and those of this one.
 
-    def __init__(self) -> None:
+    Of a candidate that `reuses` its memory, and may, only the last call's are held, and nobody looks at them again.
+    """
+
+    def __init__(self, *, reuses: bool = False) -> None:
+        self.reuses = reuses
         self.calls = 0
         self.before: deque[Output] = deque()
         self.this: list[Output] = []
@@ -68,7 +72,8 @@ class Held:
             if held.shares(value, place):
                 self.shared.setdefault(leaf.path, held.path)
         if sum(held.size for held in self.this) + place[1] - place[0] <= HELD_BYTES:
-            self.this.append(Output(path=leaf.path, value=value, place=place, bits=bits_of(value)))
+            bits = None if self.reuses else bits_of(value)
+            self.this.append(Output(path=leaf.path, value=value, place=place, bits=bits))
 
     def look_again(self) -> set[str]:
         """Return the outputs that hold other numbers than when their call returned."""
@@ -78,6 +83,8 @@ class Held:
     def _next_call(self) -> None:
         """Hold what the last call returned, too; of what those before it did, the oldest go where all is full."""
         self.calls += 1
+        if self.reuses:
+            self.before.clear()
         self.before.extend(self.this)
         size, latest = sum(held.size for held in self.before), len(self.this)
         self.this = []

@@ -36,7 +36,7 @@ def look_at_memory(oracle: Oracle, candidates: list[CandidateRun]) -> None:
 
 def written_over(oracle: Oracle, reports: dict[str, LeafReport]) -> list[LeafReport]:
     """Return the outputs that a later call writes over, or whose memory it gives out, where eager does not do so."""
-    if torchapi.is_distributed() or (oracle.recorded and oracle.candidate.name in REUSING):
+    if torchapi.is_distributed() or reuses(oracle):
         return []
     held = oracle.held
     told = {path: reasons.changes_later() for path in sorted(held.look_again()) if path in reports}
@@ -58,6 +58,11 @@ def written_over(oracle: Oracle, reports: dict[str, LeafReport]) -> list[LeafRep
         for path, detail in told.items()
         if path not in excused
     ]
+
+
+def reuses(oracle: Oracle) -> bool:
+    """Tell whether a candidate may write over what it returned before."""
+    return oracle.recorded and oracle.candidate.name in REUSING
 
 
 def with_mismatch(report: LeafReport, mismatch: Mismatch) -> LeafReport:

@@ -32,7 +32,7 @@ from torchparity.judge.coverage import Coverage
 from torchparity.judge.ground import Ground
 from torchparity.judge.hearing import Hearing, report_of_none
 from torchparity.judge.holding import Held
-from torchparity.judge.memory import look_at_memory
+from torchparity.judge.memory import look_at_memory, reuses
 from torchparity.judge.otherwise import judge_closely, judge_exactly, judge_replays, judge_without_dropout
 from torchparity.judge.pooled import Pooled, report_of
 from torchparity.judge.settings import Settings
@@ -74,7 +74,7 @@ class Oracle:
         self.extent: Extent | None = None
         self.nothing_compiled = False
         self.built: Callable[..., Any] | None = None
-        self.held = Held()
+        self.held = Held(reuses=reuses(self))
         # The kernel that was taken for every operation that the compiler tunes.
         self.taken: dict[torchapi.Offer, str] = {}
         self.started = time.perf_counter()
