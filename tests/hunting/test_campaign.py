@@ -5,6 +5,7 @@ import shutil
 import subprocess
 import sys
 import time
+from dataclasses import replace
 
 import pytest
 
@@ -16,7 +17,7 @@ from torchparity.hunting.jobs import PRELOAD, draw_and_judge, request_of
 from torchparity.hunting.store import GONE, LIKELY, NEW, SETTLED, STUCK, Bug, Find, Store
 from torchparity.minifier.programs import Asking
 from torchparity.programs.script import HANGS
-from torchparity.records import Since
+from torchparity.records import Blame, Since, Status, Trial
 from torchparity.verbs.hunt import blaming
 from torchparity.workers.pool import Pool
 
@@ -129,11 +130,64 @@ def test_what_looks_like_no_known_bug_comes_first_then_the_most_severe(pool, tmp
     inquiry = Inquiry(store, pool, Others(blame=lambda *_: None), known=[])
     assert inquiry.next_find({3}).seed == 1
     store.settle(1, SETTLED, bug="flips")  # From now on others that flip have seen one like them.
+    assert [find.seed for find in inquiry.waiting({4}, new=True)] == [3, 2]  # They wait until the last.
     order = []
     while (find := inquiry.next_find()) is not None:
         order.append(find.seed)
         store.settle(find.seed, GONE)
     assert order == [3, 4, 2, 0]
+    inquiry.close()
+
+
+def test_what_the_same_part_of_the_compiler_is_to_blame_for_is_one_more_and_is_not_made_small(tmp_path):
+    store, text = Store(tmp_path, create=True), TEXT.format(operation="*")
+    answer = {"status": "differs", "severity": "wrong", "kind": "value", "signatures": [{}], "options": OPTIONS}
+    store.add(1, answer, text, 1.0)
+    flips = Bug(name="flips", kind="integer", stage="lowerings", part="flip", text=SMALL)
+    store.add_bug(flips)
+    store.add_bug(replace(flips, name="others", part="sum", text=SMALL.replace("flip(0)", "roll(1)")))
+    asked, trial = [], Trial(change="as it is", status=Status.DIFFERS, kind="value", seconds=1.0)
+    told = {"subject": "program", "kind": "value", "stage": "lowerings", "failing": trial, "trials": (), "seconds": 1.0}
+
+    def blaming(part):
+        def blame(place, options):
+            asked.append(place.read_text())
+            return Blame(**told, part=part)
+
+        return blame
+
+    def one_more(part):
+        inquiry = Inquiry(store, None, Others(blame=blaming(part)), known=[])
+        found = inquiry._one_more(store.finds()[0])
+        inquiry.close()
+        return found
+
+    # Another part is another bug, and where no part is told nothing is known; a bug that it does not look like is none.
+    assert [one_more(part) for part in ("roll", "", "sum")] == [None] * 3
+    assert one_more("flip").name == "flips"
+    assert set(asked) == {text}
+    inquiry = Inquiry(store, None, Others(blame=blaming("flip")), known=[])
+    inquiry.settle(store.finds()[0])
+    inquiry.close()
+    (find,) = store.finds()
+    assert (find.state, find.bug, find.small) == (SETTLED, "flips", "")
+
+
+def test_in_the_last_part_of_a_hunt_finds_have_all_there_is(tmp_path):
+    store = Store(tmp_path, create=True)
+    answer = {"status": "differs", "severity": "wrong", "kind": "value", "signatures": [{}], "options": OPTIONS}
+    for seed in (1, 2):
+        store.add(seed, answer, TEXT.format(operation="*"), 1.0)
+    store.add_bug(Bug(name="flips", kind="value", stage="", text=SMALL))
+    store.settle(1, SETTLED, bug="flips")
+    inquiry = Inquiry(store, None, Others(blame=lambda *_: None), known=[])
+    campaign = Campaign(store, None, inquiry, Plan(minutes=10, workers=2, crowd=6))
+    assert campaign._hunters() == 12  # What looks like a bug that is settled waits,
+    campaign.last_part = 0.0
+    assert campaign._hunters() == 6  # until now.
+    for seed in (3, 4):
+        store.add(seed, answer, TEXT.format(operation="*"), 1.0)
+    assert campaign._hunters() == 0
     inquiry.close()
 
 

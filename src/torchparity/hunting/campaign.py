@@ -43,6 +43,8 @@ SETTLERS, SHARE = 2, 3
 CROWD = 6
 # How long a find that is being settled may go on when time is up, in seconds.
 AFTERWARDS = 60.0
+# The last part of a hunt, in which finds go first that look like bugs which are settled; they wait until then.
+LAST = 0.2
 # After so many programs that the checker itself could not judge a hunt ends: a full disk does not get better by it.
 MISTAKES = 40
 
@@ -102,6 +104,7 @@ class Campaign:
         self.drawn = store.folder / DRAWN
         self.drawn.mkdir(exist_ok=True)
         self.deadline = time.monotonic() + plan.minutes * 60
+        self.last_part = self.deadline - LAST * plan.minutes * 60
         self.drawing_done, self.over = threading.Event(), threading.Event()
         # How many finds are settled at once, and which of them somebody has taken.
         self.settling = settlers(plan.workers)
@@ -133,6 +136,8 @@ class Campaign:
                 while self._goes_on() and len(running) < self._hunters():
                     seeds = self._seeds()
                     running[self._submit(seeds)] = seeds
+                if not running:
+                    self.over.wait(TICK)  # Finds have all there is.
                 done, _ = wait(running, timeout=TICK, return_when=FIRST_COMPLETED)
                 for future in done:
                     self._take(running.pop(future), future.result())
@@ -182,7 +187,13 @@ class Campaign:
 
     def _hunters(self) -> int:
         """How many batches there are at once: a crowd for each worker that settles no finds."""
-        return self.plan.crowd * max(1, self.plan.workers - min(self.settling, len(self.store.finds(NEW))))
+        busy = min(self.settling, len(self.inquiry.waiting(new=not self._finds_first())))
+        least = 0 if self._finds_first() else 1
+        return self.plan.crowd * max(least, self.plan.workers - busy)
+
+    def _finds_first(self) -> bool:
+        """Whether it is time for the finds that look like bugs which are settled."""
+        return self.drawing_done.is_set() or time.monotonic() > self.last_part
 
     # --- programs --------------------------------------------------------------------------------
 
@@ -259,7 +270,7 @@ class Campaign:
     def _settle_finds(self) -> None:
         while not self.over.is_set() and not self._late():
             with self._choosing:
-                find = self.inquiry.next_find(self._taken)
+                find = self.inquiry.next_find(self._taken, new=not self._finds_first())
                 self._taken |= {find.seed} if find is not None else set()
             if find is not None:
                 self._settle(find)
