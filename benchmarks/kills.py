@@ -33,7 +33,8 @@ FILES = {"program.py", "issue.md", "bug.json"}
 STARTING, LONGEST, LAST = 300.0, 15.0, 40
 TICK = 0.05
 
-K, V = TypeVar("K"), TypeVar("V")
+K = TypeVar("K")
+V = TypeVar("V")
 
 
 @dataclass
