@@ -110,6 +110,27 @@ def test_what_is_not_seen_again_is_gone_and_what_hangs_is_handed_over(pool, tmp_
     inquiry.close()
 
 
+def test_what_fails_by_chance_is_looked_at_again(pool, tmp_path):
+    store, runs = Store(tmp_path, create=True), tmp_path / "runs"
+    luck = f"open({str(runs)!r}, 'a').write('.')\nLUCK = len(open({str(runs)!r}).read()) % 3 == 0\n"
+    text = luck + TEXT.format(operation="*").replace("is_compiling()", "is_compiling() * LUCK")
+    found(store, pool, 1, TEXT.format(operation="*"))
+    find = replace(store.finds(NEW)[0], text=text)
+
+    class Seen(Exception):
+        pass
+
+    class Seeing(Inquiry):
+        def _plainer(self, text, options, pinned):
+            raise Seen
+
+    inquiry = Seeing(store, pool, Others(blame=lambda *_: None), known=[])
+    with pytest.raises(Seen):
+        inquiry.settle(find)
+    assert len(runs.read_text()) == 3
+    inquiry.close()
+
+
 def test_what_looks_like_no_known_bug_comes_first_then_the_most_severe(pool, tmp_path):
     store = Store(tmp_path, create=True)
     text = TEXT.format(operation="*").replace("flip(0)", "{operation}")

@@ -80,6 +80,8 @@ def filled(shape: list[int], dtype: str, chance: random.Random, span: tuple[int,
         numbers = f"torch.arange({count}) * {chance.choice((7, 5, 3, 1))} % {width} + {low}".replace("+ -", "- ")
         return f"({numbers}).view({sizes or '()'}).to(torch.{dtype})"
     factor, modulus = chance.choice(((7, 9), (5, 11), (3, 8), (1, 5)))
-    offset = 0 if dtype == "uint8" else chance.choice((0, modulus // 2, modulus))
-    numbers = f"torch.arange({count}) * {factor} % {modulus}"
-    return f"({numbers} - {offset}).view({sizes or '()'}).to(torch.{dtype})"
+    # Around zero, and of one sign: with a zero, and without it, lest what starts at zero looks right.
+    lows = (0, 1) if dtype == "uint8" else (0, 1, -(modulus // 2), -modulus)
+    low = chance.choice(lows)
+    numbers = f"torch.arange({count}) * {factor} % {modulus}" + (f" {'-' if low < 0 else '+'} {abs(low)}" if low else "")
+    return f"({numbers}).view({sizes or '()'}).to(torch.{dtype})"

@@ -20,13 +20,15 @@ from torchparity.hunting.store import GONE, LIKELY, NEW, SETTLED, UNSHOWN, Bug, 
 from torchparity.minifier.programs import Asking, Shown
 from torchparity.programs.script import HANGS
 from torchparity.programs.small import Budget
-from torchparity.records import Blame, Severity, Signature, Since
+from torchparity.records import Blame, Severity, Signature, Since, signatures_of
 from torchparity.repro.plain import what_fails
 from torchparity.run.environment import environment
 from torchparity.workers.pool import Pool
 
 # So many finds of a bug are looked into; more that look like it are counted as likely.
 ENOUGH = 3
+# How often a find is looked at again: what reads memory that nobody has written is wrong by chance.
+AGAIN = 3
 BUDGET = Budget(questions=600, seconds=420.0)
 
 
@@ -116,10 +118,13 @@ class Inquiry:
 
     def _make_small(self, find: Find) -> None:
         request, pinned = request_of(dict(find.options)), signature_of(find.answer)
-        again = self.asking.verdict(find.text, request)
-        if again is None or pinned not in (Signature(**entry) for entry in told(again)["signatures"]):
+        for _ in range(AGAIN):
+            again = self.asking.verdict(find.text, request)
+            if again is not None and pinned in signatures_of(again):
+                break
+        else:
             seen = again.status.value if again is not None else "it does not run"
-            self.store.settle(find.seed, GONE, note=f"not seen again: {seen}")
+            self.store.settle(find.seed, GONE, note=f"not seen again in {AGAIN} runs: {seen}")
             return
         options = self._plainer(find.text, dict(find.options), pinned)
         request = request_of(options)

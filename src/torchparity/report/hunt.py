@@ -45,7 +45,7 @@ STATES = {
     "settled": "made small, and traced to a bug",
     "unshown": "made small, and traced to a bug that no script of torch alone shows",
     "likely": "looks like a bug that was verified often enough, and was not looked into",
-    "gone": "was not seen again when it was judged once more",
+    "gone": "was not seen again, in three runs more",
     "new": "waits to be looked into",
     "stuck": "could not be settled; its note says why",
 }
