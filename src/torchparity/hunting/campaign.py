@@ -19,7 +19,7 @@ from torchparity.hunting.inquiry import Inquiry
 from torchparity.hunting.jobs import BATCH_JOB, ERROR, FIRED, Answer, answer_of, mistaken, request_of
 from torchparity.hunting.openings import FILE as OPENINGS
 from torchparity.hunting.operators import OPERATORS_JOB
-from torchparity.hunting.store import NEW, STUCK, Find, Store
+from torchparity.hunting.store import STUCK, Find, Store
 from torchparity.hunting.templates import PAIR
 from torchparity.judge.isolated import phase_of
 from torchparity.minifier.programs import PROGRAM_JOB

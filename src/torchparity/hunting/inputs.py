@@ -83,5 +83,6 @@ def filled(shape: list[int], dtype: str, chance: random.Random, span: tuple[int,
     # Around zero, and of one sign: with a zero, and without it, lest what starts at zero looks right.
     lows = (0, 1) if dtype == "uint8" else (0, 1, -(modulus // 2), -modulus)
     low = chance.choice(lows)
-    numbers = f"torch.arange({count}) * {factor} % {modulus}" + (f" {'-' if low < 0 else '+'} {abs(low)}" if low else "")
+    numbers = f"torch.arange({count}) * {factor} % {modulus}"
+    numbers += f" {'-' if low < 0 else '+'} {abs(low)}" if low else ""
     return f"({numbers}).view({sizes or '()'}).to(torch.{dtype})"
