@@ -306,14 +306,18 @@ def test_two_hunts_do_not_share_a_folder_and_one_that_is_ended_says_what_it_leav
 
 
 def test_what_shows_a_bug_once_more_is_drawn_less():
-    def find(seed, bug, *features):
-        return Find(seed=seed, text="", options={}, answer={"features": [*features, "fired:x", "with:y"]}, bug=bug)
+    def find(seed, bug, *features, text=""):
+        answer = {"kind": "value", "features": [*features, "fired:x", "with:y"]}
+        return Find(seed=seed, text=text, options={}, answer=answer, bug=bug)
 
     first, other = find(1, "lost", "view:t", "write:add_"), find(2, "wrong", "view:t")
     unsettled = find(3, "", "view:t", "layer:relu")
     assert not worn([first, other, unsettled])
     again = [find(number, "lost", "write:add_", "write:add_") for number in (4, 5)]
     assert worn([first, other, unsettled, *again]) == {"write:add_": 2 * WORN}
+    flips = Bug(name="flips", kind="value", stage="", text=SMALL)
+    alike = find(6, "", "view:flip", text=TEXT.format(operation="*"))
+    assert worn([first, alike, unsettled], [flips]) == {"view:flip": WORN}
 
 
 def test_what_is_wanted_more_is_drawn_more(tmp_path):

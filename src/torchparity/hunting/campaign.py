@@ -15,11 +15,11 @@ from typing import Any
 
 from torchparity.compilers.written import request_to_json
 from torchparity.errors import ResourceError
-from torchparity.hunting.inquiry import Inquiry
+from torchparity.hunting.inquiry import Inquiry, like
 from torchparity.hunting.jobs import BATCH_JOB, ERROR, FIRED, Answer, answer_of, mistaken, request_of
 from torchparity.hunting.openings import FILE as OPENINGS
 from torchparity.hunting.operators import OPERATORS_JOB
-from torchparity.hunting.store import STUCK, Find, Store
+from torchparity.hunting.store import NEW, STUCK, Bug, Find, Store
 from torchparity.hunting.templates import PAIR
 from torchparity.judge.isolated import phase_of
 from torchparity.minifier.programs import PROGRAM_JOB
@@ -81,12 +81,16 @@ def places(workers: int) -> int:
     return workers * CROWD + settlers(workers) * Budget().together + 1
 
 
-def worn(finds: Iterable[Find]) -> Counter[str]:
-    """Return what the forms in programs that showed a bug once more count as having been drawn: they hide others."""
+def worn(finds: Iterable[Find], bugs: Sequence[Bug] = ()) -> Counter[str]:
+    """Return what the forms in programs that showed a bug once more count as having been drawn: they hide others.
+
+    A find that nobody has looked into yet is one more of the bug that it looks like.
+    """
     seen: set[str] = set()
     counted: Counter[str] = Counter()
     for find in finds:
-        if find.bug in seen:
+        again = find.bug in seen or (find.state == NEW and like(bugs, find))
+        if again:
             features = {name for name in find.answer.get("features", ()) if not name.startswith((FIRED, PAIR))}
             counted.update(dict.fromkeys(features, WORN))
         elif find.bug:
@@ -209,8 +213,9 @@ class Campaign:
         return chosen
 
     def _submit(self, seeds: list[int]) -> Future[Outcome]:
+        counts = self.counts + worn(self.store.finds(), self.store.bugs())
         payload = {
-            "seeds": seeds, "folder": str(self.drawn.resolve()), "counts": dict(self.counts + worn(self.store.finds())),
+            "seeds": seeds, "folder": str(self.drawn.resolve()), "counts": dict(counts),
             "liked": dict(self.liked),
             "options": dict(self.plan.options), "openings": str((self.store.folder / OPENINGS).resolve()),
             "share": self.plan.share, "special": self.plan.special, "builder": self.plan.builder,
