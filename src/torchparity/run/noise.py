@@ -22,6 +22,7 @@ import torch
 
 from torchparity import torchapi
 from torchparity.run.bank import BANK_SIZE, NoiseBank
+from torchparity.run.cancelled import Cancelled
 from torchparity.run.casts import spoil, undefined_in
 from torchparity.run.centred import move_by_means
 from torchparity.run.lookalikes import Twins, looks_exact, restore_lost
@@ -103,6 +104,7 @@ class Noise(Watch):
         twins = Twins.of(func, traits, args, kwargs) if self.thorough and rounds else None
         if traits.contraction and rounds and torchapi.allows_tf32(traits.name):
             args = self._shortened(traits.name, args)
+        cancelled = Cancelled.of(func, traits, args, kwargs) if rounds else None
         outputs = func(*args, **kwargs)
         if traits.name in ALLOCATES:
             poison(outputs, finite=True)
@@ -124,6 +126,8 @@ class Noise(Watch):
             for target in targets:
                 self._perturb_result(traits, inputs, target)
             move_by_means(traits, args, kwargs, outputs, self._steps_of_means, self.amplitude)
+            if cancelled is not None:
+                cancelled.move(targets, self._steps_of_means, torch.finfo(torch.float64).eps * self.amplitude)
             if twins is not None and any(mask is not None for mask in exact):
                 self._move_exact(twins, targets, exact)
         return outputs
