@@ -8,7 +8,7 @@ import torch
 from torchparity.hunting.grammar import SHARES, Writer
 from torchparity.hunting.inquiry import title_of
 from torchparity.hunting.roots import calls_in, program_calls
-from torchparity.hunting.scope import Undefined, refuse_useless, shares_elements
+from torchparity.hunting.scope import Undefined, refuse_unwritten, refuse_useless, shares_elements
 from torchparity.hunting.templates import TABLES, TEMPLATES, UNDEFINED
 from torchparity.run.target import as_subject
 
@@ -138,6 +138,18 @@ def test_elements_that_share_memory_are_seen(tensor, shares):
 def test_what_is_undefined_is_refused(value, reason):
     with pytest.raises(Undefined, match=reason):
         refuse_useless(value, {"a": torch.tensor([-3.0])})
+
+
+def test_what_lies_behind_a_result_is_not_read():
+    """The mean of a loss lies in the memory of what it is the mean of, as it happens."""
+    memory = torch.zeros(40)
+    result, given = memory[:1].view(()), torch.zeros(8)[1:3]
+    refuse_unwritten(result.as_strided((1,), (1,), 0), [given], [result])
+    refuse_unwritten(given.as_strided((2,), (5,), 2), [given], [given])  # Of an input all is known.
+    refuse_unwritten(torch.zeros(100), [given], [result])
+    refuse_unwritten(result.as_strided((0,), (5,), 30), [given], [result])
+    with pytest.raises(Undefined, match="unwritten"):
+        refuse_unwritten(result.as_strided((4,), (5,), 2), [given], [result])
 
 
 def test_operations_are_told_by_name():

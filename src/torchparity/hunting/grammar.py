@@ -18,7 +18,16 @@ import torch
 from torchparity.hunting.forms import CHANGES, GRADIENT, Sketch, as_calls, as_function, as_module
 from torchparity.hunting.inputs import drawn_input
 from torchparity.hunting.openings import Opening, varied
-from torchparity.hunting.scope import MOST_ELEMENTS, Scope, Undefined, refuse_useless, runs, shares_elements, storage
+from torchparity.hunting.scope import (
+    MOST_ELEMENTS,
+    Scope,
+    Undefined,
+    refuse_unwritten,
+    refuse_useless,
+    runs,
+    shares_elements,
+    storage,
+)
 from torchparity.hunting.templates import PAIR, TEMPLATES, Template
 
 DTYPES = ("float32", "float64", "bfloat16", "float16", "int64", "int32", "int16", "int8", "uint8", "bool")
@@ -202,6 +211,9 @@ class Writer:
         try:
             for value in [result] if result is not None else list(scope.values.values()):
                 refuse_useless(value, before, special=self.special, most=self._most)
+            if result is not None:
+                inputs = [scope.values[name] for name in scope.inputs if name in scope.values]
+                refuse_unwritten(result, inputs, [other for other in scope.values.values() if other is not result])
         except Undefined:
             scope.lines.pop()
             raise

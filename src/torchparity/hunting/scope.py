@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -67,6 +67,20 @@ def runs(text: str, *, backward: bool) -> bool:
 def storage(value: torch.Tensor) -> int:
     """Return what tells a tensor's memory from another's."""
     return value.untyped_storage().data_ptr()
+
+
+def end_of(value: torch.Tensor) -> int:
+    """Return how many bytes of its storage lie before the end of a tensor's last element."""
+    last = sum((size - 1) * stride for size, stride in zip(value.shape, value.stride(), strict=True))
+    return (value.storage_offset() + last + 1) * value.element_size() if value.numel() else 0
+
+
+def refuse_unwritten(value: torch.Tensor, inputs: Collection[torch.Tensor], others: Collection[torch.Tensor]) -> None:
+    """Raise for a view that reaches behind all that is in its memory: there may be more, which nobody has written."""
+    place = storage(value)
+    ends = [end_of(other) for other in others if storage(other) == place]
+    if ends and end_of(value) > max(ends) and all(storage(given) != place for given in inputs):
+        raise Undefined("unwritten")
 
 
 def shares_elements(value: torch.Tensor) -> bool:

@@ -360,6 +360,7 @@ TABLES: dict[str, tuple[str, ...]] = {
 UNDEFINED = {
     "out of range": "a cast of a value that the dtype cannot hold",
     "not finite": "Inf or NaN, which are asked for by themselves",
+    "unwritten": "a view that reaches behind a result: eager may have memory there that nobody has written",
     "too large": "values so large that nothing stays exact",
     "refused": "eager raises",
     "no gradient": "eager cannot go backwards through it: it is judged without gradients",
