@@ -32,7 +32,7 @@ DIVIDING = frozenset("std_mean var_mean".split())
 OF_TWO = frozenset("add sub rsub".split())
 # The sign with which the second term counts.
 SIGNS = {"sub": -1, "rsub": -1}
-FACTORS = ("alpha", "beta", "value")
+MULTIPLIERS = ("alpha", "beta", "value")
 # How many times as large as its result the terms are, from which on their error is what counts.
 MUCH = 8.0
 # What low bits a float64 has that looks like an integer, a power of two, or their product.
@@ -58,7 +58,7 @@ class Cancelled:
         inputs = float_tensors((args, kwargs)) if name in SUMMED else []
         if not inputs or any(tensor.dtype != torch.float64 or not torchapi.in_memory(tensor) for tensor in inputs):
             return None
-        factors = {key: float(kwargs[key]) for key in FACTORS if isinstance(kwargs.get(key), int | float)}
+        factors = {key: float(kwargs[key]) for key in MULTIPLIERS if isinstance(kwargs.get(key), int | float)}
         if name in OF_TWO and abs(factors.get("alpha", 1.0)) == 1.0:
             return None
         sign = SIGNS.get(name, 1)
