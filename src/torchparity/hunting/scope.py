@@ -72,7 +72,7 @@ def storage(value: torch.Tensor) -> int:
 def end_of(value: torch.Tensor) -> int:
     """Return how many bytes of its storage lie before the end of a tensor's last element."""
     last = sum((size - 1) * stride for size, stride in zip(value.shape, value.stride(), strict=True))
-    return (value.storage_offset() + last + 1) * value.element_size() if value.numel() else 0
+    return int(value.storage_offset() + last + 1) * value.element_size() if value.numel() else 0
 
 
 def refuse_unwritten(value: torch.Tensor, inputs: Collection[torch.Tensor], others: Collection[torch.Tensor]) -> None:
