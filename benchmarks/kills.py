@@ -30,7 +30,7 @@ from torchparity.hunting.store import FILE, NEW, SETTLED, Store
 # Its own tracing is wrong often enough for a hunt of a minute, and no C++ is compiled.
 BACKEND = "aot_eager"
 FILES = {"program.py", "issue.md", "bug.json"}
-STARTING, LONGEST, LAST = 300.0, 15.0, 40
+STARTING, LONGEST, LAST = 300.0, 6.0, 40
 TICK = 0.05
 
 K = TypeVar("K")
