@@ -107,7 +107,7 @@ class Inquiry:
     def _one_more(self, find: Find) -> Bug | None:
         """Return the bug of which a find is one more: it looks like it, and the same part of the compiler is to blame.
 
-        A few runs tell that of the program as it is; to make it small first takes ten times as many.
+        A few runs tell that of the program as it is; to make it small first takes many more.
         """
         alike = like(self.store.bugs(), find) if find.answer["kind"] != HANGS else []
         blame = self.others.blame(self._written(find, find.text), dict(find.options)) if alike else None
