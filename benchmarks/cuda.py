@@ -255,7 +255,7 @@ def bench_leaf(console: Console, options: argparse.Namespace) -> None:
     from triton.testing import do_bench
 
     table = Table(
-        "dtype", "shape", "step", "floor, ms", "device, ms", "ratio", "waited for, ms", "ratio", "allocated, MiB"
+        "dtype", "shape", "step", "floor, ms", "device, ms", "ratio", "waited for, ms", "ratio", "allocated, bytes"
     )
     square, flat = (1 << 14, 1 << 14), (1 << 28,)
     for dtype, shape in ((torch.float32, square), (torch.float32, flat), (torch.bfloat16, square)):
