@@ -1,5 +1,6 @@
 """Programs that are drawn: valid, the same for a seed, and of nothing that eager leaves undefined."""
 
+import re
 from collections import Counter
 
 import pytest
@@ -55,6 +56,16 @@ def test_every_program_runs_twice_alike(drawn):
             torch.testing.assert_close(
                 left, right, rtol=0, atol=0, msg=lambda told, text=program.text: f"{told}\n{text}"
             )
+
+
+def test_nothing_is_scattered_into_what_overlaps():
+    """Eager keeps the strides of what it copies there, and writes to the next window as well."""
+    windows = torch.arange(7.0).unfold(0, 3, 2)
+    once = windows.clone().slice_scatter(windows.narrow(1, 0, 1), 1, -1)
+    assert not torch.equal(windows.slice_scatter(windows.narrow(1, 0, 1), 1, -1), once)
+    keeping = [entry.text for entry in TEMPLATES if re.search(r"(select|slice|diagonal|strided)_scatter\(", entry.text)]
+    assert len(keeping) == 4
+    assert all(text.startswith("{w}.") for text in keeping)
 
 
 def test_nothing_is_infinite_or_uninitialised(drawn):

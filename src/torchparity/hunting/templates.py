@@ -5,7 +5,9 @@
     {dim} a dimension     {size} an index into it {k} a small number, {p} a positive one {s} a Python scalar
     {dtype} {flag} {slice} {shape} {reshape} {order} speak for themselves
 
-Operations on lists of tensors have no names but those that begin with `_foreach`: they are text of programs here.
+What may not be written, because elements share a place, is not scattered into either: eager keeps the strides of what
+it copies, and writes into the next window. Operations on lists of tensors have no names but those that begin with
+`_foreach`: they are text of programs here.
 A line that eager refuses is thrown away; what eager leaves undefined is named in `UNDEFINED`.
 """
 
@@ -265,10 +267,10 @@ INDEXING = lines("""
     {x}.scatter_add({dim}, torch.zeros_like({x0}, dtype=torch.int64), {x0})
     {n}.scatter_reduce({dim}, torch.zeros_like({n0}, dtype=torch.int64), {n0}, "amax")
     {n}.scatter_reduce({dim}, torch.zeros_like({n0}, dtype=torch.int64), {n0}, "sum", include_self=False)
-    {x}.select_scatter({x0}.select({dim}, 0) * 2, {dim0}, -1)
-    {x}.slice_scatter({x0}.narrow({dim}, 0, 1), {dim0}, -1)
-    {x}.diagonal_scatter({x0}.diagonal() + 1)
-    {x}.as_strided_scatter({x0}.reshape(-1)[:1], (1,), (1,), {k})
+    {w}.select_scatter({w0}.select({dim}, 0) * 2, {dim0}, -1)
+    {w}.slice_scatter({w0}.narrow({dim}, 0, 1), {dim0}, -1)
+    {w}.diagonal_scatter({w0}.diagonal() + 1)
+    {w}.as_strided_scatter({w0}.reshape(-1)[:1], (1,), (1,), {k})
     torch.nn.functional.one_hot({i}.abs() % 4, 4)
     torch.nn.functional.embedding({i}.abs() % {m}.shape[0], {m0})
     torch.cat([{x}, {x0}], {dim})

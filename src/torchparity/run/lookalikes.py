@@ -51,7 +51,7 @@ class Twins:
 
     func: Callable[..., Any]
     traits: Traits
-    doubled: Any
+    wide: Any
     single: Any = None
 
     @classmethod
@@ -62,8 +62,8 @@ class Twins:
         return cls(func, traits, widened(tree, torch.float64), widened(tree, torch.float32) if short else None)
 
     def exact(self) -> list[torch.Tensor]:
-        """Return the results in float64."""
-        return self._run(self.doubled)
+        """Return the results in the widest format: float64, of those that were kept."""
+        return self._run(self.wide)
 
     def kept(self) -> list[torch.Tensor]:
         """Return the results in float32, as code computes them that rounds nothing in between."""

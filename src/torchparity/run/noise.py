@@ -28,6 +28,7 @@ from torchparity.run.centred import move_by_means
 from torchparity.run.lookalikes import Twins, looks_exact, restore_lost
 from torchparity.run.mode import Watch, fresh_outputs, written_tensors
 from torchparity.run.operators import ALLOCATES, Traits, float_tensors, poison, terms
+from torchparity.run.unrounded import as_written
 
 # Perturbed at a time: little enough to stay in a core's cache over the passes that it takes. A GPU has no use for that.
 PERTURBED = {"cpu": 1 << 17, "other": 1 << 26}
@@ -90,8 +91,9 @@ class Noise(Watch):
         # Whether values that look exact are held against float64: it costs a second run of every operation.
         self.thorough = thorough or amplitude > 1
         self.offsets = random.Random(bank.seed * 1_000_003 + run)
-        # Numbers of their own: what is drawn for a mean changes nothing elsewhere.
+        # Numbers of their own: what is drawn for a mean, or for a number of Python's, changes nothing elsewhere.
         self.means = random.Random(f"means {bank.seed} {run}")
+        self.steps = random.Random(f"steps {bank.seed} {run}")
         self.replay = iter(replay)
         self.saw_random = False
         self.shortens = False
@@ -105,6 +107,7 @@ class Noise(Watch):
         if traits.contraction and rounds and torchapi.allows_tf32(traits.name):
             args = self._shortened(traits.name, args)
         cancelled = Cancelled.of(func, traits, args, kwargs) if rounds else None
+        written = as_written(func, traits, args, kwargs, self.steps.randint(-1, 1)) if traits.decides else []
         outputs = func(*args, **kwargs)
         if traits.name in ALLOCATES:
             poison(outputs, finite=True)
@@ -122,6 +125,8 @@ class Noise(Watch):
         targets += float_tensors(fresh_outputs(outputs, args, kwargs))
         if targets:
             inputs = float_tensors((args, kwargs))
+            for target, other in zip(targets, written, strict=False):
+                target.copy_(other)
             exact = [exact_looking(target) for target in targets] if twins is not None else []
             for target in targets:
                 self._perturb_result(traits, inputs, target)
