@@ -288,6 +288,9 @@ class Suspicion:
         self.smooth = self._units()
         self.envelope = torch.zeros_like(self.distance)
         self.runs: list[torch.Tensor] = []
+        # In how many of how many runs an element was no number.
+        self.endless = torch.zeros_like(self.indices)
+        self.followed = 0
 
     def _units(self) -> torch.Tensor:
         """What one unit of score is at the suspicious elements, by all that is known now."""
@@ -300,14 +303,24 @@ class Suspicion:
     def add(self, sample: torch.Tensor) -> None:
         """Follow the suspicious elements through one amplified run."""
         distance = self.baseline.distance(sample, self.indices)
-        finite = torch.where(distance < torch.finfo(distance.dtype).max, distance, 0.0)
+        numbers = distance < torch.finfo(distance.dtype).max
+        finite = torch.where(numbers, distance, 0.0)
+        self.endless += ~numbers
+        self.followed += 1
         self.envelope = torch.maximum(self.envelope, finite)
         if self.indices.numel() <= FOLLOWED:
             self.runs.append(finite)
 
     def reached(self) -> bool:
         """Tell whether amplified noise moved any suspicious element a good part of the way."""
-        return bool((self.envelope > APPROACH * self.distance).any())
+        return bool((self.envelope > APPROACH * self.distance).any()) or bool(self._without_end().any())
+
+    def _without_end(self) -> torch.Tensor:
+        """Tell where most right runs give Inf or NaN: that eager has a number there, and which one, is chance.
+
+        The derivative of a deviation that is too small for float16, say: eager takes it for zero.
+        """
+        return self.endless * 2 > self.followed
 
     def _steps(self) -> torch.Tensor:
         """Tell where amplified noise did little in most runs and very much in one: that is a step, and no slope."""
@@ -321,6 +334,7 @@ class Suspicion:
             return False
         beyond = (self.distance > BEYOND_LINEAR * self.smooth) | self._steps()
         beyond &= self.envelope >= ENVELOPE * self.distance
+        beyond |= self._without_end()
         if not bool(beyond.any()):
             return False
         inside = self.distance <= self.tolerance.threshold * self._units()

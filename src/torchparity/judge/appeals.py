@@ -35,6 +35,8 @@ from torchparity.run.state import RandomState
 # with many others, and for those that do not: with one noise run, with two, and so on. Noise would have to be estimated
 # so many times too large for such a leaf to be wrong (docs/design/sequential.md).
 CLEAR_BELOW = ((0.35, 0.25), (0.5, 0.36), (0.6, 0.4), (0.65, 0.43), (0.7, 0.45))
+# At most so many runs that keep float32 where eager rounds to half precision.
+WIDENED_RUNS = 4
 
 
 @dataclass
@@ -114,6 +116,10 @@ class Appeals:
         while self.settings.agree("another amplified run?", int(suspects.want_another(runs))):
             self.ground.run_noise(suspects.expectations, amplitude=AMPLITUDE, watch=suspects.watch)
             runs += 1
+        widened = 0
+        while self.settings.agree("float32 in between?", int(self._may_be_kept(suspects, widened))):
+            self.ground.run_widened(suspects.watch_widened, widened)
+            widened += 1
         forgiven = set()
         for entry in candidates:
             for path, leaf in entry.suspects.items():
@@ -124,6 +130,11 @@ class Appeals:
         if forgiven:
             self.ground.notes.append(reasons.kinks(sorted(forgiven)))
         return suspects.decided(runs)
+
+    def _may_be_kept(self, suspects: Suspects, runs: int) -> bool:
+        """Tell whether another run is worth making that keeps float32 where eager rounds to half precision."""
+        reference = self.ground.reference
+        return runs < WIDENED_RUNS and reference is not None and reference.halves and suspects.unexplained
 
     def ask_innocents(self, candidates: list[CandidateRun], *, far: bool) -> None:
         """Where numbers differ, see whether runs that are right would be called wrong there as well."""

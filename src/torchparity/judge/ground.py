@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import random
 from collections.abc import Callable, Collection
 from dataclasses import replace
 from typing import Any
@@ -27,6 +28,7 @@ from torchparity.run.noise import Noise
 from torchparity.run.operators import poisoned
 from torchparity.run.plan import Plan
 from torchparity.run.reference import NeedsPlainKernels, Reference, plain_kernels
+from torchparity.run.shadows import PROMOTED, WIDENED
 from torchparity.run.state import RandomState
 from torchparity.run.step import Ending, Runner
 from torchparity.run.subject import Subject
@@ -225,10 +227,22 @@ class Ground:
 
     def run_free(self, hear: Callable[[Reference, Leaf], None]) -> bool:
         """Run the model with float64 deciding where rounding decides; tell whether it came to its end."""
+        return self._run_by_itself("float64 by itself", hear, formats=PROMOTED)
+
+    def run_widened(self, hear: Callable[[Reference, Leaf], None], run: int) -> bool:
+        """Run the model as code computes that keeps float32 where eager rounds to half precision.
+
+        The first time everywhere, then at every second result, by chance: fused code does so where it likes.
+        """
+        drawn = random.Random(f"kept {self.bank.seed} {run}")
+        keeps = (lambda: drawn.random() < 0.5) if run else None
+        return self._run_by_itself(f"float32 in between {run + 1}", hear, formats=WIDENED, keeps=keeps)
+
+    def _run_by_itself(self, name: str, hear: Callable[[Reference, Leaf], None], **options: Any) -> bool:
         plain = self.reference is not None and self.reference.plain
-        free = Reference(plain=plain, free=True)
+        free = Reference(plain=plain, free=True, **options)
         with plain_kernels() if plain else contextlib.nullcontext():
-            ending = self._run("float64 by itself", lambda leaf: hear(free, leaf), mode=lambda: free)
+            ending = self._run(name, lambda leaf: hear(free, leaf), mode=lambda: free)
         return ending.failure is None
 
     def _run_reference(self, eager: dict[str, Leaf]) -> str:

@@ -10,11 +10,15 @@ import math
 from collections.abc import Mapping
 from dataclasses import replace
 
+import torch
+
 from torchparity.compare.expectation import Expectation
 from torchparity.compare.facts import tensor_of
 from torchparity.compare.judgement import Suspicion, Tolerance
 from torchparity.compare.leaves import Leaf, parts_of
+from torchparity.judge.ground import truths_of
 from torchparity.records import KINK, SEVERITY_OF, Kind, LeafReport, Mismatch, Severity, Status
+from torchparity.run.reference import Reference
 
 # Amplified noise moves roundings by so many units.
 AMPLITUDE = 4.0
@@ -109,6 +113,21 @@ class Suspects:
         for suffix, suspicion in self.followed.get(leaf.path, []):
             if suffix in parts and tuple(parts[suffix].shape) == suspicion.shape:
                 suspicion.add(parts[suffix])
+
+    def watch_widened(self, wider: Reference, leaf: Leaf) -> None:
+        """Follow them through a run that keeps float32 in between, where the model rounds to half precision."""
+        value = leaf.made
+        if leaf.path in self.followed and isinstance(value, torch.Tensor):
+            truths = truths_of(wider, value)
+            for suffix, suspicion in self.followed[leaf.path]:
+                if suffix in truths and tuple(truths[suffix].shape) == suspicion.shape:
+                    suspicion.add(truths[suffix])
+
+    @property
+    def unexplained(self) -> bool:
+        """Whether some element that is followed lies farther off than any noise took it."""
+        every = [suspicion for found in self.followed.values() for _, suspicion in found]
+        return not all(suspicion.explained() for suspicion in every)
 
     def decided(self, runs: int) -> bool:
         """Tell whether some leaf is far off and no noise comes near it: the verdict cannot change any more."""

@@ -30,7 +30,7 @@ def undefined_in(
     if not torchapi.in_memory(target) or not torchapi.in_memory(source):
         return None
     limits = torch.iinfo(target.dtype)
-    cut = source.detach().double().trunc_()
+    cut = source.detach().double().trunc()
     where = ~((cut >= limits.min) & (cut < float(limits.max) + 1.0))
     if not bool(where.any()):
         return None

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -18,6 +18,7 @@ import torch
 from torchparity import torchapi
 from torchparity.compare.integers import Origin
 from torchparity.run.exactness import Exactness
+from torchparity.run.lookalikes import LOSING
 from torchparity.run.mode import Watch, fresh_outputs, written_tensors
 from torchparity.run.operators import ALLOCATES, CHOOSES, HANDS_ON, Traits, float_tensors, poison
 from torchparity.run.shadows import PROMOTED, Shadows
@@ -55,15 +56,27 @@ class Reference(Watch):
     """Keeps a float64 shadow of everything that eager computes, and notes what depends on random numbers.
 
     Where a rounding decides (a floor, a comparison, an argmax), the shadow stands on eager's side of the step, so that
-    the two can be compared; a `free` one decides by itself.
+    the two can be compared; a `free` one decides by itself. Shadows of other `formats` are what code computes that
+    keeps these in between; where `keeps` says no to one, it is rounded as eager rounds it.
     """
 
-    def __init__(self, *, plain: bool = False, free: bool = False, exact: bool = False) -> None:
+    def __init__(
+        self,
+        *,
+        plain: bool = False,
+        free: bool = False,
+        exact: bool = False,
+        formats: Mapping[torch.dtype, torch.dtype] = PROMOTED,
+        keeps: Callable[[], bool] | None = None,
+    ) -> None:
         super().__init__()
+        self.formats, self.keeps = formats, keeps
         self.exactness = Exactness() if exact else None
         self.free = free
         self.decisions = 0
-        self.shadows = Shadows()
+        # Whether something was rounded to half precision.
+        self.halves = False
+        self.shadows = Shadows(formats)
         self.plain = plain
         self.unpromoted: Counter[str] = Counter()
         self.draws: list[torch.Tensor] = []
@@ -101,11 +114,11 @@ class Reference(Watch):
         if traits.opaque and not self.plain:
             raise NeedsPlainKernels(traits.name)
         written = written_tensors(traits, args, kwargs)
-        written_floats = [tensor for tensor in written if tensor.dtype in PROMOTED]
+        written_floats = [tensor for tensor in written if tensor.dtype in self.formats]
         for tensor in written:
-            if tensor.dtype not in PROMOTED:
+            if tensor.dtype not in self.formats:
                 self.shadows.forget(tensor)  # Bits of floats, seen as integers: they are what they are made.
-        if traits.name in SEES_STORAGE and args[0].dtype in PROMOTED:
+        if traits.name in SEES_STORAGE and args[0].dtype in self.formats:
             self.shadows.materialise(args[0])
         early: tuple[Any, Any] | None = None
         if written_floats:
@@ -121,7 +134,8 @@ class Reference(Watch):
         self._follow_indices(func, traits, args, kwargs, [*written, *fresh])
         if traits.replayed:
             self.draws += [leaf.clone() for leaf in torchapi.tree_leaves(outputs)]
-        fresh_floats = [tensor for tensor in fresh if tensor.dtype in PROMOTED]
+        fresh_floats = [tensor for tensor in fresh if tensor.dtype in self.formats]
+        self.halves |= any(tensor.dtype in LOSING for tensor in fresh_floats)
         discrete = len(fresh_floats) < len(fresh) and not traits.random and bool(float_tensors((args, kwargs)))
         self.decisions += traits.decides or discrete
         if self.free and discrete and not written_floats:
@@ -148,7 +162,7 @@ class Reference(Watch):
 
         What it writes to is not in its schema, so that every tensor it is given gets a shadow.
         """
-        floats = [tensor for tensor in float_tensors((args, kwargs)) if tensor.dtype in PROMOTED]
+        floats = [tensor for tensor in float_tensors((args, kwargs)) if tensor.dtype in self.formats]
         for tensor in floats:
             self.shadows.materialise(tensor)
         outputs = super().collect_from_ranks(func, args, kwargs)
@@ -164,7 +178,7 @@ class Reference(Watch):
                 self._collected[key] = torchapi.StorageWeakRef(tensor.untyped_storage())
         fresh = {id(tensor) for tensor in fresh_outputs(outputs, args, kwargs)}
         for tensor, twin in zip(torchapi.tree_leaves(outputs), torchapi.tree_leaves(twins), strict=True):
-            if id(tensor) in fresh and tensor.dtype in PROMOTED:
+            if id(tensor) in fresh and tensor.dtype in self.formats:
                 self.shadows.write(tensor, twin)
         return outputs
 
@@ -182,17 +196,17 @@ class Reference(Watch):
 
         def promote(leaf: Any) -> Any:
             if isinstance(leaf, torch.Tensor):
-                if leaf.dtype in PROMOTED:
+                if leaf.dtype in self.formats:
                     return self.shadows.read(leaf)
                 # An operation on integers alone that gives floats (a true division) is done on doubles.
                 integral = not leaf.is_floating_point() and leaf.dtype != torch.bool
-                return leaf.double() if whole and integral and not leaf.is_complex() else leaf
-            return PROMOTED.get(leaf, leaf) if isinstance(leaf, torch.dtype) else leaf
+                return leaf.to(self.formats[torch.float32]) if whole and integral and not leaf.is_complex() else leaf
+            return self.formats.get(leaf, leaf) if isinstance(leaf, torch.dtype) else leaf
 
         promoted = torchapi.tree_map(promote, (args, kwargs))
         if traits.kinked:
             decisive = args[1]
-            promoted = ((promoted[0][0], decisive.double(), *promoted[0][2:]), promoted[1])
+            promoted = ((promoted[0][0], decisive.to(self.formats[torch.float32]), *promoted[0][2:]), promoted[1])
         return promoted[0], promoted[1]
 
     def _follow_exact(
@@ -221,14 +235,14 @@ class Reference(Watch):
         except Exception:  # noqa: BLE001 - without a float64 kernel eager's decision stands
             return
         for tensor, twin in zip(torchapi.tree_leaves(outputs), twins, strict=False):
-            if not isinstance(tensor, torch.Tensor) or tensor.dtype in PROMOTED:
+            if not isinstance(tensor, torch.Tensor) or tensor.dtype in self.formats:
                 continue
             if twin.dtype == tensor.dtype and twin.shape == tensor.shape and torchapi.in_memory(tensor):
                 tensor.copy_(twin)
 
     def _read(self, tensor: torch.Tensor, value: Any) -> Any:
         """Let float64 decide what a number is: zero, where all that eager has is an error."""
-        if tensor.dtype not in PROMOTED or tensor.is_complex():
+        if tensor.dtype not in self.formats or tensor.is_complex():
             return value
         truth = float(self.shadows.read(tensor))
         return 0.0 if abs(truth) <= ALL_ERROR * abs(truth - value) else truth
@@ -251,16 +265,17 @@ class Reference(Watch):
             else:
                 twins = torchapi.tree_leaves(func(*promoted[0], **promoted[1]))
             for tensor, twin in zip(real, twins, strict=True):
-                if id(tensor) in fresh and tensor.dtype in PROMOTED:
+                if id(tensor) in fresh and tensor.dtype in self.formats:
                     if twin.shape != tensor.shape:
                         raise RuntimeError("the float64 result has another shape")
-                    self.shadows.write(tensor, twin)
+                    stored = self.keeps is not None and not self.keeps()
+                    self.shadows.write(tensor, twin.to(tensor.dtype) if stored else twin)
         except Exception as error:  # A user's operator may refuse float64 in any way it likes: it is named.
             if torchapi.is_out_of_memory(error):
                 raise
             self.unpromoted[traits.name] += 1
             for tensor in written_tensors(traits, args, kwargs):
-                if tensor.dtype in PROMOTED:
+                if tensor.dtype in self.formats:
                     self.shadows.materialise(tensor).copy_(tensor)
 
     def _follow_random(
@@ -340,7 +355,7 @@ class Reference(Watch):
 
     def value(self, tensor: torch.Tensor) -> torch.Tensor | None:
         """Return the float64 value of a result, or None where it has none (integers, float64 itself)."""
-        return self.shadows.read(tensor) if tensor.dtype in PROMOTED else None
+        return self.shadows.read(tensor) if tensor.dtype in self.formats else None
 
 
 def is_integer(leaf: Any) -> bool:

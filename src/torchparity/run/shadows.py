@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -19,14 +20,17 @@ PROMOTED = {
     torch.float8_e4m3fnuz: torch.float64,
     torch.float8_e5m2fnuz: torch.float64,
 }
+# Short formats only: what a compiler computes that rounds to them at the very end.
+WIDENED = {dtype: torch.complex64 if dtype.is_complex else torch.float32 for dtype in PROMOTED}
 # Dead shadows are looked for after this many new bytes, or a quarter of what is alive.
 SWEEP_BYTES = 16 << 20
 
 
 class Shadows:
-    """Float64 twins of storages, dropped when the storage dies."""
+    """Float64 twins of storages (or twins in other `formats`), dropped when the storage dies."""
 
-    def __init__(self) -> None:
+    def __init__(self, formats: Mapping[torch.dtype, torch.dtype] = PROMOTED) -> None:
+        self.formats = formats
         self._entries: dict[int, tuple[Any, torch.dtype, torch.Tensor]] = {}
         self._objects: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
         # Storages that somebody else may write to, unseen: what they hold is taken as it is.
@@ -36,11 +40,11 @@ class Shadows:
 
     def read(self, tensor: torch.Tensor) -> torch.Tensor:
         """Return the float64 value of a tensor."""
-        if tensor.dtype not in PROMOTED:
+        if tensor.dtype not in self.formats:
             return tensor
         twin = self._twin(tensor)
         if twin is None:
-            return tensor.detach().to(PROMOTED[tensor.dtype])
+            return tensor.detach().to(self.formats[tensor.dtype])
         if tensor.is_conj():
             twin = twin.conj()
         return twin.neg() if tensor.is_neg() else twin
@@ -73,21 +77,21 @@ class Shadows:
         if twin is not None:
             return twin
         if self._is_lent(tensor):
-            return tensor.detach().to(PROMOTED[tensor.dtype])
+            return tensor.detach().to(self.formats[tensor.dtype], copy=True)
         if not torchapi.has_memory(tensor):
-            self._objects[id(tensor)] = (tensor, tensor.detach().to(PROMOTED[tensor.dtype]))
+            self._objects[id(tensor)] = (tensor, tensor.detach().to(self.formats[tensor.dtype], copy=True))
             return self._objects[id(tensor)][1]
         storage = tensor.untyped_storage()
         flat = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
         flat.set_(storage, 0, (storage.nbytes() // tensor.element_size(),), (1,))
-        self._enter(tensor, flat.to(PROMOTED[tensor.dtype]))
+        self._enter(tensor, flat.to(self.formats[tensor.dtype], copy=True))
         twin = self._twin(tensor)
         assert twin is not None
         return twin
 
     def write(self, tensor: torch.Tensor, value: torch.Tensor) -> None:
         """Make `value` the shadow of a fresh result."""
-        wanted = PROMOTED[tensor.dtype]
+        wanted = self.formats[tensor.dtype]
         if value.dtype != wanted:
             value = value.to(wanted)
         if not torchapi.has_memory(tensor):
