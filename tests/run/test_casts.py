@@ -66,3 +66,31 @@ def test_the_ends_of_a_range_are_in_it(dtype):
     target, where = undefined_in("_to_copy", (outside,), {"dtype": dtype}, outside.to(dtype))
     assert where.all()
     assert target.shape == outside.shape
+
+
+@pytest.mark.parametrize("shape", [(4,), (3, 4)])
+def test_float64_is_looked_at_and_left_as_it_is(shape):
+    x = torch.tensor([1.5, -2.5, 3.25, 0.75], dtype=torch.float64)
+    expanded = x.expand(shape)
+    assert undefined_in("_to_copy", (expanded,), {}, expanded.to(torch.int64)) is None
+    assert x.tolist() == [1.5, -2.5, 3.25, 0.75]
+
+
+@pytest.mark.parametrize("wrong", [0.0, 0.25])
+def test_float64_beside_its_integers_is_held_to_its_numbers(wrong):
+    """Noise that cut the floats off would be as large as a wrong answer."""
+
+    def model(x):
+        y = x * 1.0
+        return y.to(torch.int64), y.sin()
+
+    def backend(graph_module, inputs):
+        def run(*inputs):
+            whole, found = graph_module(*inputs)
+            return whole, found + wrong
+
+        return run
+
+    x = torch.tensor([1.5, -2.3, 3.25, 0.7], dtype=torch.float64)
+    verdict = torchparity.check(model, (x,), backend=backend, no_grad=True)
+    assert verdict.status is (Status.DIFFERS if wrong else Status.SAME), verdict.reasons

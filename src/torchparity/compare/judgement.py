@@ -330,16 +330,20 @@ class Suspicion:
 
     def explained(self) -> bool:
         """Tell whether amplified noise reaches (nearly) all suspicious elements."""
-        if not self.indices.numel():
-            return False
+        beyond, remaining = self._reach()
+        return bool(beyond.any()) and int(remaining.sum()) <= UNREACHED * self.indices.numel()
+
+    def by_chance(self) -> bool:
+        """Tell whether the others are those where most right runs have no number: nothing can be said of them."""
+        chance, (_, remaining) = self._without_end(), self._reach()
+        return bool(chance.any()) and int((remaining & ~chance).sum()) <= UNREACHED * self.indices.numel()
+
+    def _reach(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """Tell which elements lie on the other side of a kink that noise crosses, and which are left unexplained."""
         beyond = (self.distance > BEYOND_LINEAR * self.smooth) | self._steps()
         beyond &= self.envelope >= ENVELOPE * self.distance
-        beyond |= self._without_end()
-        if not bool(beyond.any()):
-            return False
         inside = self.distance <= self.tolerance.threshold * self._units()
-        remaining = int((~(beyond | inside)).sum())
-        return remaining <= UNREACHED * self.indices.numel()
+        return beyond, ~(beyond | inside)
 
 
 def judge_exact(baseline: ExactBaseline, candidate: torch.Tensor) -> tuple[int, int | None]:

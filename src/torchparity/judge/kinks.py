@@ -17,7 +17,7 @@ from torchparity.compare.facts import tensor_of
 from torchparity.compare.judgement import Suspicion, Tolerance
 from torchparity.compare.leaves import Leaf, parts_of
 from torchparity.judge.ground import truths_of
-from torchparity.records import KINK, SEVERITY_OF, Kind, LeafReport, Mismatch, Severity, Status
+from torchparity.records import KINK, NO_NUMBER, SEVERITY_OF, Kind, LeafReport, Mismatch, Severity, Status
 from torchparity.run.reference import Reference
 
 # Amplified noise moves roundings by so many units.
@@ -149,4 +149,6 @@ class Suspects:
             return again
         if not again.exact and all(suspicion.explained() for suspicion in suspicions):
             return forgive_values(again)
+        if not again.exact and all(suspicion.explained() or suspicion.by_chance() for suspicion in suspicions):
+            return replace(again, status=Status.UNKNOWN, note=NO_NUMBER)
         return again

@@ -38,6 +38,7 @@ from torchparity.judge.pooled import Pooled, report_of
 from torchparity.judge.settings import Settings
 from torchparity.records import (
     FLUSHED,
+    NO_NUMBER,
     NOT_COMPARED,
     NOT_DETERMINISTIC,
     UNINITIALISED,
@@ -367,6 +368,7 @@ class Oracle:
                 (NOT_DETERMINISTIC, reasons.not_deterministic),
                 (UNINITIALISED, reasons.uninitialised),
                 (NOT_COMPARED, reasons.not_compared),
+                (NO_NUMBER, reasons.by_chance),
             )
             groups = [(tell, [path for path in unknown if noted[path] == note]) for note, tell in told]
             return self._verdict(Status.UNKNOWN, [tell(paths) for tell, paths in groups if paths], reports)

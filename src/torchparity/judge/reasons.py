@@ -253,6 +253,14 @@ def kinks(paths: Iterable[str]) -> str:
     return f"at {listed(paths)} rounding decides a tie or a kink, and noise reaches the compiled values"
 
 
+def by_chance(paths: Iterable[str]) -> str:
+    """Say where it is chance that eager has a number."""
+    return (
+        f"at {listed(paths)} most runs whose roundings are moved give Inf or NaN: which number eager has there is"
+        " chance, and the compiled one cannot be judged"
+    )
+
+
 def right_runs(paths: Iterable[str], runs: int) -> str:
     """Say where right runs are as far off as the candidate."""
     count = f"{runs} more runs" if runs > 1 else "one more run"
