@@ -307,6 +307,14 @@ def test_a_candidate_may_have_what_the_truth_has_where_eager_overflows():
     assert wrong.position == 9
 
 
+@pytest.mark.parametrize("value", [math.inf, -math.inf, math.nan, 2.0])
+def test_where_eager_alone_has_nan_an_infinity_is_no_worse(value):
+    """Zero times an overflow: compiled code that rounds later has the overflow."""
+    eager, truth = with_values(_9=math.nan), with_values(_9=2.0).double()
+    assert clean(judged(eager, truth, with_values(_9=value)))
+    assert judged(eager, eager.double(), with_values(_9=math.inf)).nonfinite_position == 9
+
+
 def test_where_eager_overflows_the_truth_may_be_rounded():
     """The truth there is a hundred times as large as its neighbours, and so is its last bit."""
     eager = with_values(_9=math.inf).to(torch.float16)

@@ -225,7 +225,8 @@ def _nonfinite(
     """Return (difference where both are finite, else 0; where NaN or Inf stands wrongly).
 
     An element that is not finite must be what eager or the truth is at that place. A finite
-    element where eager overflowed is judged against the truth like any other.
+    element where eager overflowed is judged against the truth like any other; where eager has NaN though the truth
+    is a number, an Inf is no worse.
     """
     candidate = values[rows, columns].double()
     eager = baseline.eager[rows, columns].double()
@@ -237,7 +238,7 @@ def _nonfinite(
         truth = eager
     both = torch.isfinite(candidate) & torch.isfinite(truth)
     alike = _identical(candidate, eager) | _identical(candidate, truth)
-    bad = ~both & ~alike
+    bad = ~both & ~alike & ~(eager.isnan() & torch.isfinite(truth))
     if baseline.noise_nonfinite is not None:
         bad &= ~baseline.noise_nonfinite[rows, columns]
     difference = torch.where(both & ~alike, candidate - truth, 0.0)
