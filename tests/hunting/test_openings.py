@@ -10,7 +10,7 @@ import torchparity
 from torchparity import torchapi
 from torchparity.hunting.grammar import Writer
 from torchparity.hunting.openings import FILE, Given, Opening, read_openings, varied, write_openings
-from torchparity.hunting.operators import openings_of, openings_of_operators
+from torchparity.hunting.operators import OPEN, openings_of, openings_of_operators
 from torchparity.hunting.scope import runs
 from torchparity.hunting.stretches import openings_of_case
 from torchparity.observe.capture import DYNAMO
@@ -166,3 +166,10 @@ def test_a_hunt_says_where_it_does_without_operators(tmp_path, monkeypatch):
     monkeypatch.setattr(torchapi, "has_operator_database", lambda: False)
     store = torchparity.hunt(tmp_path / "finds", programs=1, workers=1, options={"backend": "eager"})
     assert "torchparity[hunt]" in store.fact("operators")
+
+
+@pytest.mark.parametrize("name", ["unsafe_split", "unsafe_chunk", "native_batch_norm", "_native_batch_norm_legit"])
+def test_what_trusts_its_caller_opens_no_program(name):
+    """Eager's parts share memory that their schema knows nothing of; statistics may be longer than there are channels."""
+    assert OPEN.search(name)
+    assert not OPEN.search(name.removeprefix("unsafe_").replace("native_batch_norm", "batch_norm"))
