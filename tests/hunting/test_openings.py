@@ -170,6 +170,6 @@ def test_a_hunt_says_where_it_does_without_operators(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("name", ["unsafe_split", "unsafe_chunk", "native_batch_norm", "_native_batch_norm_legit"])
 def test_what_trusts_its_caller_opens_no_program(name):
-    """Eager's parts share memory that their schema knows nothing of; statistics may be longer than there are channels."""
+    """Parts share memory that no schema tells of; statistics may be longer than there are channels."""
     assert OPEN.search(name)
     assert not OPEN.search(name.removeprefix("unsafe_").replace("native_batch_norm", "batch_norm"))
