@@ -120,3 +120,8 @@ def _equal(left: Any, right: Any) -> bool:
         return bool(left == right)
     except (TypeError, ValueError, RuntimeError):
         return False
+
+
+def fills_its_storage(tensor: torch.Tensor) -> bool:
+    """Tell whether a tensor shares its storage with no other, as far as its size tells."""
+    return torchapi.storage_key(tensor) is None or tensor.nbytes == tensor.untyped_storage().nbytes()

@@ -289,7 +289,8 @@ class Suspicion:
         self.smooth = self._units()
         self.envelope = torch.zeros_like(self.distance)
         self.runs: list[torch.Tensor] = []
-        # In how many of how many runs an element was no number.
+        # In how many of how many runs an element was no number, though eager has one.
+        self.numbered = torch.isfinite(baseline.eager.reshape(-1)[self.indices])
         self.endless = torch.zeros_like(self.indices)
         self.followed = 0
 
@@ -321,7 +322,7 @@ class Suspicion:
 
         The derivative of a deviation that is too small for float16, say: eager takes it for zero.
         """
-        return self.endless * 2 > self.followed
+        return self.numbered & (self.endless * 2 > self.followed)
 
     def _steps(self) -> torch.Tensor:
         """Tell where amplified noise did little in most runs and very much in one: that is a step, and no slope."""

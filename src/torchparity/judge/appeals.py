@@ -24,9 +24,10 @@ from torchparity.compare.leaves import Leaf, parts_of
 from torchparity.compilers.candidates import Candidate
 from torchparity.judge import reasons
 from torchparity.judge.branches import Branches, forgiven
-from torchparity.judge.ground import LOOKS, Ground, truths_of
+from torchparity.judge.ground import LOOKS, Ground
 from torchparity.judge.innocents import Innocents, measures
 from torchparity.judge.kinks import AMPLITUDE, LEAST, MOST, Suspects, beside_layout, decidable, forgive_values, numeric
+from torchparity.judge.truths import truths_of
 from torchparity.records import OTHER_RANDOM, Failure, LeafReport, Status
 from torchparity.run.reference import Reference
 from torchparity.run.state import RandomState

@@ -14,8 +14,9 @@ import torch
 from torchparity.compare.expectation import Expectation
 from torchparity.compare.judgement import Tolerance
 from torchparity.compare.leaves import Leaf
-from torchparity.judge.ground import Ground, kept, truths_of
+from torchparity.judge.ground import Ground, kept
 from torchparity.judge.kinks import AMPLITUDE
+from torchparity.judge.truths import truths_of
 from torchparity.records import KINK, LeafReport, Status
 from torchparity.run.reference import Reference
 

@@ -13,7 +13,7 @@ import torch
 
 from torchparity import torchapi
 from torchparity.compare.expectation import Expectation
-from torchparity.compare.facts import printed_shape, tensor_of
+from torchparity.compare.facts import fills_its_storage, printed_shape, tensor_of
 from torchparity.compare.integers import ExactBaseline
 from torchparity.compare.leaves import Leaf, parts_of
 from torchparity.compare.matrices import identical
@@ -22,6 +22,7 @@ from torchparity.errors import ParityError, ResourceError
 from torchparity.judge import reasons
 from torchparity.judge.repeating import repeats
 from torchparity.judge.settings import Settings
+from torchparity.judge.truths import truths_of
 from torchparity.records import Failure, Progress, RunRecord
 from torchparity.run.bank import NoiseBank, noise_seed
 from torchparity.run.noise import Noise
@@ -394,17 +395,3 @@ def kept(leaf: Leaf, *, reused: bool = False) -> Leaf:
     if (reused or leaf.role in LIVING_ROLES) and leaf.changed and isinstance(leaf.value, torch.Tensor):
         leaf = replace(leaf, value=leaf.value.clone())
     return leaf if leaf.original is None else replace(leaf, original=None)
-
-
-def truths_of(reference: Reference, value: torch.Tensor) -> dict[str, torch.Tensor]:
-    """Return the float64 value of each part of a result that has one; a wrapper's parts have shadows of their own."""
-    if torchapi.takes_apart(type(value)) and not value.is_nested:
-        found = {suffix: reference.value(part) for suffix, part in parts_of(value)}
-        return {suffix: truth for suffix, truth in found.items() if truth is not None}
-    whole = reference.value(value)
-    return dict(parts_of(whole)) if whole is not None else {}
-
-
-def fills_its_storage(tensor: torch.Tensor) -> bool:
-    """Tell whether a tensor shares its storage with no other, as far as its size tells."""
-    return torchapi.storage_key(tensor) is None or tensor.nbytes == tensor.untyped_storage().nbytes()

@@ -16,7 +16,7 @@ from torchparity.compare.expectation import Expectation
 from torchparity.compare.facts import tensor_of
 from torchparity.compare.judgement import Suspicion, Tolerance
 from torchparity.compare.leaves import Leaf, parts_of
-from torchparity.judge.ground import truths_of
+from torchparity.judge.truths import truths_of
 from torchparity.records import KINK, NO_NUMBER, SEVERITY_OF, Kind, LeafReport, Mismatch, Severity, Status
 from torchparity.run.reference import Reference
 
