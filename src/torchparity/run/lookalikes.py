@@ -61,7 +61,7 @@ class Twins:
         short = any(tensor.dtype in LOSING for tensor in float_tensors(tree))
         return cls(func, traits, widened(tree, torch.float64), widened(tree, torch.float32) if short else None)
 
-    def exact(self) -> list[torch.Tensor]:
+    def widest(self) -> list[torch.Tensor]:
         """Return the results in the widest format: float64, of those that were kept."""
         return self._run(self.wide)
 

@@ -107,7 +107,7 @@ class Noise(Watch):
         if traits.contraction and rounds and torchapi.allows_tf32(traits.name):
             args = self._shortened(traits.name, args)
         cancelled = Cancelled.of(func, traits, args, kwargs) if rounds else None
-        written = as_written(func, traits, args, kwargs, self.steps.randint(-1, 1)) if traits.decides else []
+        unrounded = as_written(func, traits, args, kwargs, self.steps.randint(-1, 1)) if traits.decides else []
         outputs = func(*args, **kwargs)
         if traits.name in ALLOCATES:
             poison(outputs, finite=True)
@@ -125,7 +125,7 @@ class Noise(Watch):
         targets += float_tensors(fresh_outputs(outputs, args, kwargs))
         if targets:
             inputs = float_tensors((args, kwargs))
-            for target, other in zip(targets, written, strict=False):
+            for target, other in zip(targets, unrounded, strict=False):
                 target.copy_(other)
             exact = [exact_looking(target) for target in targets] if twins is not None else []
             for target in targets:
@@ -140,7 +140,7 @@ class Noise(Watch):
     def _move_exact(self, twins: Twins, targets: list[torch.Tensor], exact: list[torch.Tensor | None]) -> None:
         """Move values that look exact and are not: float64 gives another one for the same inputs."""
         steps, kept = max(1, round(self.amplitude * SPREAD)), None
-        for place, (target, mask, twin) in enumerate(zip(targets, exact, twins.exact(), strict=False)):
+        for place, (target, mask, twin) in enumerate(zip(targets, exact, twins.widest(), strict=False)):
             if mask is None or twin.shape != target.shape:
                 continue
             integer, _ = BITS[target.dtype]

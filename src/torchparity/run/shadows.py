@@ -20,7 +20,7 @@ PROMOTED = {
     torch.float8_e4m3fnuz: torch.float64,
     torch.float8_e5m2fnuz: torch.float64,
 }
-# Short formats only: what a compiler computes that rounds to them at the very end.
+# Nothing is shorter than float32: what code computes that rounds to half precision at the very end.
 WIDENED = {dtype: torch.complex64 if dtype.is_complex else torch.float32 for dtype in PROMOTED}
 # Dead shadows are looked for after this many new bytes, or a quarter of what is alive.
 SWEEP_BYTES = 16 << 20
